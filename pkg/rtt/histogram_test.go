@@ -1,0 +1,48 @@
+package rtt
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestBucketsAreNarrowAndContiguous(t *testing.T) {
+	var next time.Duration
+	for i := range Buckets {
+		lo, hi := Bounds(i)
+		if lo != next {
+			t.Fatalf("bucket %d begins at %v, the one before ends at %v", i, lo, next)
+		}
+		if lo >= 2048 && float64(hi-lo) > 0.0313*float64(lo) {
+			t.Errorf("bucket %d [%v, %v) is %.1f %% wide", i, lo, hi, 100*float64(hi-lo)/float64(lo))
+		}
+		if got := Index(lo); got != i {
+			t.Errorf("Index(%v) = %d, want %d", lo, got, i)
+		}
+		if got := Index(hi - 1); got != i {
+			t.Errorf("Index(%v) = %d, want %d", hi-1, got, i)
+		}
+		next = hi
+	}
+	if got := Index(1<<62 - 1); got != Buckets-1 {
+		t.Errorf("Index of the largest value = %d, want the last bucket %d", got, Buckets-1)
+	}
+}
+
+func TestQuantileWithinABucket(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := time.Duration(rapid.Int64Range(2048, int64(100*time.Second)).Draw(t, "d"))
+		var h Histogram
+		for range 10 {
+			h.Record(d)
+		}
+		if h.Mean() != d {
+			t.Fatalf("mean of ten times %v is %v", d, h.Mean())
+		}
+		got := h.Quantile(0.5)
+		if diff := float64(got-d) / float64(d); diff > 0.0313 || diff < -0.0313 {
+			t.Fatalf("median of ten times %v is %v", d, got)
+		}
+	})
+}
