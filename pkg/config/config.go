@@ -1,0 +1,171 @@
+// Package config turns a YAML file, the command line and the environment into
+// a validated configuration with every default in place.
+//
+// The structs here are also the reference of the file format: a field is a
+// key, its comment is the key's documentation, and docs/config.md is written
+// from them.
+package config
+
+import (
+	"time"
+
+	"headgate/pkg/controller"
+)
+
+// Config is the whole configuration of an agent.
+type Config struct {
+	// Listen is the address, host:port, that metrics, health and the API are
+	// served on. Anybody who can reach it can read them, so the default is
+	// loopback only; port 0 lets the system choose one.
+	Listen string `yaml:"listen"`
+
+	// WebConfig is a file that turns on TLS and basic authentication for
+	// Listen, in the format of the Prometheus exporter toolkit. A relative
+	// path is taken from the directory of the configuration file. Without it
+	// Listen speaks plain HTTP.
+	WebConfig string `yaml:"web_config"`
+
+	// State is the directory on a BPF file system (bpffs) that programs and
+	// maps are pinned under, so that they outlive the agent. An absolute path.
+	State string `yaml:"state"`
+
+	// Window is how often measurements are read and limits recomputed: 10ms
+	// to 10s. Shorter reacts faster and costs more CPU; an algorithm that
+	// wants more samples than one window holds gathers several.
+	Window time.Duration `yaml:"window"`
+
+	// Lease is how long the last written limits stay in force when the agent
+	// no longer renews them: from 3 windows, at least 1s, to 1h. When it
+	// lapses every gate opens and only counting goes on.
+	Lease time.Duration `yaml:"lease"`
+
+	// Mode is enforce, or observe: count and report what would have been
+	// refused, and refuse nobody.
+	Mode Mode `yaml:"mode"`
+
+	// Rules say what is protected, at least one. Their defaults come from the
+	// key defaults, which takes any key of a rule but name, port, ports and
+	// force.
+	Rules []Rule `yaml:"rules"`
+}
+
+// Rule is one entry of rules: some ports of one scope and how they are limited.
+type Rule struct {
+	// Name appears in status, metrics and events: 1 to 63 letters, digits,
+	// dots, dashes and underscores, no two rules the same. By default it is
+	// made from the first port: port-8080.
+	Name string `yaml:"name"`
+
+	// Ports are the protected TCP ports, 1 to 65535; each becomes a target
+	// with a limit of its own. A single one may be written as port: 8080. No
+	// two rules of a scope may name the same port.
+	Ports []uint16 `yaml:"ports"`
+
+	// Scope is the network namespace that the ports are in: host, where the
+	// agent runs, or {netns: NAME}, a namespace that ip netns lists, or
+	// {netns: /absolute/path} of one.
+	Scope Scope `yaml:"scope"`
+
+	// Mode is the mode of this rule when it is not that of the whole agent.
+	Mode Mode `yaml:"mode"`
+
+	// Signal is the latency that the limit follows: service, the time from a
+	// request's last byte in to its response's first byte out; rtt, the
+	// round trip time of TCP, which does not see the server's own queue; or
+	// connection, the lifetime of a connection, for servers that close after
+	// one exchange.
+	Signal Signal `yaml:"signal"`
+
+	// Limit says how the number of units in flight is bounded.
+	Limit Limit `yaml:"limit"`
+
+	// WarmUp is how long, 0s to 1h, after a listener appeared no baseline is
+	// recorded or updated; the limit stays at its initial value so long.
+	WarmUp time.Duration `yaml:"warm_up"`
+
+	// Reject is what a refused client gets. Only reset: its connect fails
+	// with "connection refused" at once.
+	Reject Reject `yaml:"reject"`
+
+	// Force allows what is otherwise refused as a likely mistake: a limit of
+	// 0, which refuses everybody, and a rule for the port of the ssh session
+	// that the agent is started from.
+	Force bool `yaml:"force"`
+}
+
+// Limit is the limit key of a rule.
+type Limit struct {
+	// Algorithm computes the limit: guarded, gradient2, gradient, blog,
+	// vegas, aimd or fixed.
+	Algorithm string `yaml:"algorithm"`
+
+	// Initial is the limit until the first measurements are in; for fixed,
+	// the limit. Between Min and Max.
+	Initial int `yaml:"initial"`
+
+	// Min is the lowest that the limit goes, 1 or more.
+	Min int `yaml:"min"`
+
+	// Max is the highest that the limit goes, 1000000 or less.
+	Max int `yaml:"max"`
+
+	build func() (controller.Algorithm, error)
+}
+
+// New returns a new instance of the algorithm with its own keys applied.
+func (l Limit) New() (controller.Algorithm, error) {
+	return l.build()
+}
+
+// Target is one port of one rule.
+type Target struct {
+	Rule *Rule
+	Port uint16
+}
+
+// Targets returns the targets of all rules, in the order of the file.
+func (c *Config) Targets() []Target {
+	var ts []Target
+	for i := range c.Rules {
+		for _, p := range c.Rules[i].Ports {
+			ts = append(ts, Target{Rule: &c.Rules[i], Port: p})
+		}
+	}
+	return ts
+}
+
+// Scope is a network namespace. The zero value is the host's. Scopes are
+// comparable: equal values are the same scope.
+type Scope struct {
+	// Netns is the name of a namespace under /run/netns or the absolute path
+	// of one; empty for the host's.
+	Netns string
+}
+
+// String returns "host" or "netns:NAME", as status and metrics show it.
+func (s Scope) String() string {
+	if s.Netns == "" {
+		return "host"
+	}
+	return "netns:" + s.Netns
+}
+
+// Mode says whether a verdict is put in force or only counted.
+type Mode string
+
+// Signal names the latency that a limit follows.
+type Signal string
+
+// Reject names what a refused client gets.
+type Reject string
+
+const (
+	Enforce Mode = "enforce"
+	Observe Mode = "observe"
+
+	Service    Signal = "service"
+	RTT        Signal = "rtt"
+	Connection Signal = "connection"
+
+	Reset Reject = "reset"
+)

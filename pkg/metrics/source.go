@@ -1,0 +1,35 @@
+// Package metrics is a Prometheus collector over the state of an agent.
+package metrics
+
+import (
+	"time"
+
+	"headgate/pkg/status"
+)
+
+// Source is where a scrape gets its numbers.
+type Source interface {
+	// Snapshot returns the state at this moment. It is called from several
+	// goroutines at once, and what it returns is not changed afterwards.
+	Snapshot() Snapshot
+}
+
+// Snapshot is everything that one scrape reports.
+type Snapshot struct {
+	Status status.Status
+
+	// Details belong to Status.Targets, index by index.
+	Details []Detail
+
+	LeaseAge         time.Duration     // since the lease was last renewed
+	ProgramsAttached map[string]int    // programs attached now, by hook
+	MapFull          map[string]uint64 // insertions that a full map refused, by map
+	ReloadFailed     bool              // the last reload kept the old configuration
+}
+
+// Detail is what a scrape reports of a target beyond its status.
+type Detail struct {
+	Service *Histogram        // time from request to response; nil when not measured
+	TCPRTT  *Histogram        // TCP round trip time; nil when not measured
+	Windows map[string]uint64 // windows by what the algorithm did with them
+}

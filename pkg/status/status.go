@@ -1,0 +1,90 @@
+// Package status is the state of an agent as it is reported: the types behind
+// `headgate status -o json` and /api/v1/status, and their text form.
+package status
+
+// Status is the state of an agent at one moment. Times are in seconds.
+type Status struct {
+	Version      string          `json:"version"`
+	Mode         string          `json:"mode"` // enforce or observe
+	LeaseSeconds float64         `json:"lease_seconds"`
+	Capabilities map[string]bool `json:"capabilities"` // what the kernel can do, by name
+	Targets      []Target        `json:"targets"`
+}
+
+// Target is one protected port. A quantity that has not been measured yet is 0.
+type Target struct {
+	Rule  string `json:"rule"`
+	Port  uint16 `json:"port"`
+	Scope string `json:"scope"` // host, netns:NAME
+	Unit  string `json:"unit"`  // connection
+	Mode  string `json:"mode"`  // enforce or observe
+
+	Algorithm string `json:"algorithm"`
+	Limit     int    `json:"limit"`     // the most units in flight, as enforced now
+	InFlight  int    `json:"in_flight"` // units admitted and not finished
+	Waiting   int    `json:"waiting"`   // units held
+	Pending   int    `json:"pending"`   // units of InFlight that are reservations still
+
+	Signal              string  `json:"signal"`
+	Window              Window  `json:"window"`
+	BaselineSeconds     float64 `json:"baseline_seconds"` // the latency with no queue
+	Gradient            float64 `json:"gradient"`         // baseline / latency: 1 is no queue
+	ThroughputPerSecond float64 `json:"throughput_per_second"`
+
+	TCPRTTSeconds TCPRTT      `json:"tcp_rtt_seconds"`
+	Pace          Pace        `json:"pace"`
+	AcceptQueue   AcceptQueue `json:"accept_queue"`
+
+	// Totals count from when the target was first protected.
+	AdmittedTotal    uint64   `json:"admitted_total"`
+	RejectedTotal    Rejected `json:"rejected_total"`
+	HeldTotal        uint64   `json:"held_total"`
+	ExemptedTotal    uint64   `json:"exempted_total"`
+	WouldRejectTotal uint64   `json:"would_reject_total"` // in observe mode
+	FinishedTotal    uint64   `json:"finished_total"`
+
+	LastChange Change `json:"last_change"`
+}
+
+// Window is the last window of samples of the target's signal.
+type Window struct {
+	Samples     uint64  `json:"samples"`
+	MeanSeconds float64 `json:"mean_seconds"`
+	P50Seconds  float64 `json:"p50_seconds"`
+	P99Seconds  float64 `json:"p99_seconds"`
+}
+
+// TCPRTT is the round trip time of the target's connections in the last window.
+type TCPRTT struct {
+	HandshakeP50 float64 `json:"handshake_p50"`
+	Min          float64 `json:"min"`
+	P50          float64 `json:"p50"`
+}
+
+// Pace is the pacing of admissions; rate 0 is none.
+type Pace struct {
+	RatePerSecond  float64 `json:"rate_per_second"`
+	MaxWaitSeconds float64 `json:"max_wait_seconds"`
+}
+
+// AcceptQueue is the listener's queue of established connections that the
+// application has not accepted.
+type AcceptQueue struct {
+	Length         int    `json:"length"`
+	Max            int    `json:"max"`
+	OverflowsTotal uint64 `json:"overflows_total"`
+}
+
+// Rejected counts rejections by reason.
+type Rejected struct {
+	Limit       uint64 `json:"limit"`        // the limit was reached
+	Pace        uint64 `json:"pace"`         // its pace slot was too far off
+	Source      uint64 `json:"source"`       // its source's own limit was reached
+	HoldTimeout uint64 `json:"hold_timeout"` // held, and no slot came free in time
+}
+
+// Change is the last change of the limit.
+type Change struct {
+	Reason     string  `json:"reason"` // empty when it has not changed
+	SecondsAgo float64 `json:"seconds_ago"`
+}
