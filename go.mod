@@ -3,3 +3,15 @@ module headgate
 go 1.26.8
 
 require pgregory.net/rapid v1.3.0
+
+require (
+	github.com/cilium/ebpf v0.22.0 // indirect
+	github.com/vishvananda/netlink v1.3.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+)
+
+tool (
+	github.com/cilium/ebpf
+	github.com/cilium/ebpf/cmd/bpf2go
+)
