@@ -32,6 +32,10 @@ type Tick struct {
 	// In observe mode it counts what would have been refused.
 	Refused uint64
 
+	// Dropped counts units that were lost since the last tick though this
+	// gate let them in, such as overflows of the accept queue; 0 when unknown.
+	Dropped uint64
+
 	// Cohort is the state of the probe that the last Decision asked for.
 	Cohort Cohort
 }
