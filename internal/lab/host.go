@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -78,10 +79,10 @@ func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return conn, err
 }
 
-// AddAddr adds addresses to a link of the host, usable at once: there is no
-// duplicate address detection.
+// AddAddr adds addresses to a link of the host and returns when they can be
+// used. There is no duplicate address detection.
 func (h *Host) AddAddr(link string, addrs ...netip.Prefix) error {
-	return h.netlink(func(nl *netlink.Handle) error {
+	err := h.netlink(func(nl *netlink.Handle) error {
 		dev, err := nl.LinkByName(link)
 		if err != nil {
 			return fmt.Errorf("link %s: %w", link, err)
@@ -99,6 +100,39 @@ func (h *Host) AddAddr(link string, addrs ...netip.Prefix) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if a.Addr().Is6() {
+			if err := h.awaitSolicitable(a.Addr()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// awaitSolicitable waits until neighbours can find an IPv6 address. The kernel
+// joins its solicited-node multicast group from a work queue, and a neighbour
+// that asks before that asks again only after a second.
+func (h *Host) awaitSolicitable(addr netip.Addr) error {
+	a := addr.As16()
+	// RFC 4291, section 2.7.1; written as in /proc/net/igmp6.
+	group := fmt.Sprintf("ff0200000000000000000001ff%x", a[13:])
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		var groups []byte
+		err := h.Do(func() (err error) {
+			groups, err = os.ReadFile("/proc/thread-self/net/igmp6")
+			return err
+		})
+		if err != nil || strings.Contains(string(groups), group) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%v on host %s is not in use after 5s", addr, h.Name)
+		}
+	}
 }
 
 // Sysctl sets a kernel parameter of the host's namespace, for example

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"sync"
 	"sync/atomic"
@@ -23,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Prefix begins the names of the namespaces and cgroups that labs make.
+// Prefix begins the names of the namespaces, cgroups and temporary directories of labs.
 const Prefix = "hg-"
 
 // ErrNotRoot is returned by New when the process may not make namespaces.
@@ -36,6 +37,7 @@ var (
 
 // Lab is a set of hosts. Its methods are safe for concurrent use.
 type Lab struct {
+	id    string
 	hosts []*Host
 	group *Cgroup // the parent of the hosts' cgroups
 
@@ -66,7 +68,7 @@ func New(names ...string) (*Lab, error) {
 		return nil, fmt.Errorf("removing what earlier processes left: %w", err)
 	}
 
-	l := &Lab{}
+	l := &Lab{id: fmt.Sprintf("%s%d-%d", Prefix, os.Getpid(), sequence.Add(1))}
 	if err := l.build(names); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -74,12 +76,11 @@ func New(names ...string) (*Lab, error) {
 }
 
 func (l *Lab) build(names []string) error {
-	id := fmt.Sprintf("%s%d-%d", Prefix, os.Getpid(), sequence.Add(1))
 	root, err := cgroupRoot()
 	if err != nil {
 		return err
 	}
-	if l.group, err = root.child(id); err != nil {
+	if l.group, err = root.child(l.id); err != nil {
 		return err
 	}
 	for _, name := range names {
@@ -88,7 +89,7 @@ func (l *Lab) build(names []string) error {
 		if h.Cgroup, err = l.group.child(name); err != nil {
 			return err
 		}
-		if h.NetNS, h.ns, err = newNamedNS(id + "-" + name); err != nil {
+		if h.NetNS, h.ns, err = newNamedNS(l.id + "-" + name); err != nil {
 			return fmt.Errorf("host %s: %w", name, err)
 		}
 		if err := h.setUp(); err != nil {
@@ -180,7 +181,19 @@ func (l *Lab) Close() error {
 	for _, h := range l.hosts {
 		errs = append(errs, h.close())
 	}
+	errs = append(errs, os.RemoveAll(l.temp()))
 	return errors.Join(errs...)
+}
+
+// temp is where the lab's files are, when there are any.
+func (l *Lab) temp() string { return filepath.Join(os.TempDir(), l.id) }
+
+// tempDir makes a directory that goes with the lab.
+func (l *Lab) tempDir(name string) (string, error) {
+	if err := os.Mkdir(l.temp(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	return os.MkdirTemp(l.temp(), name+"-")
 }
 
 // register has Close kill and reap a command that was started.

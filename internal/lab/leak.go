@@ -56,6 +56,9 @@ func take(dirs []string) inventory {
 	for _, path := range ours(nsDir, self) {
 		inv["network namespace "+path] = true
 	}
+	for _, path := range ours(os.TempDir(), self) {
+		inv["directory "+path] = true
+	}
 	if root, err := cgroupRoot(); err == nil {
 		for _, path := range ours(root.Path, self) {
 			inv["cgroup "+path] = true

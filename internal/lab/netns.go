@@ -70,7 +70,7 @@ func removeNamedNS(path string) error {
 	return nil
 }
 
-// Sweep removes the namespaces and cgroups of labs whose process is gone, and
+// Sweep removes the namespaces, cgroups and files of labs whose process is gone, and
 // kills what still runs in them. New calls it.
 func Sweep() error {
 	root, err := cgroupRoot()
@@ -85,7 +85,20 @@ func Sweep() error {
 	for _, path := range ours(nsDir, stale) {
 		errs = append(errs, removeNamedNS(path))
 	}
+	for _, dir := range ours(os.TempDir(), stale) {
+		errs = append(errs, removeOwnDir(dir))
+	}
 	return errors.Join(errs...)
+}
+
+// removeOwnDir removes a directory in the common temporary directory, where
+// anybody may make one with our name, only when it belongs to this user.
+func removeOwnDir(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil || int(st.Uid) != os.Geteuid() {
+		return nil
+	}
+	return os.RemoveAll(dir)
 }
 
 // ours lists the entries of dir with a lab's name whose process id is one
