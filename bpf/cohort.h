@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A cohort is the group of units that a probe of the agent times: the first
+ * cohort_size that begin after it was asked for. Units that began earlier and
+ * finish meanwhile would tell of the queue before the probe.
+ */
+#ifndef HEADGATE_COHORT_H
+#define HEADGATE_COHORT_H
+
+#include "maps.h"
+
+/*
+ * Joining packs epoch and number into one word; the CPU that begins a new
+ * epoch zeroes the sums while the word says that the cohort is full.
+ */
+static __always_inline void cohort_join(struct conn *c, __u64 now)
+{
+	struct target_conf *conf = conf_of(c->target);
+	__u32 target = c->target;
+	struct cohort *co;
+	__u64 was, fresh;
+
+	if (!conf || !conf->cohort_size || c->joined)
+		return;
+	co = bpf_map_lookup_elem(&cohorts, &target);
+	if (!co)
+		return;
+	was = co->joined;
+	if (was >> 32 != conf->cohort_epoch) {
+		fresh = (__u64)conf->cohort_epoch << 32;
+		if (__sync_val_compare_and_swap(&co->joined, was, fresh | ~0U) != was)
+			return;
+		co->done = 0;
+		co->sum = 0;
+		co->starts = 0;
+		__sync_lock_test_and_set(&co->joined, fresh);
+		was = fresh;
+	}
+	if ((__u32)was >= conf->cohort_size)
+		return;
+	__sync_fetch_and_add(&co->starts, now);
+	if (__sync_val_compare_and_swap(&co->joined, was, was + 1) != was) {
+		__sync_fetch_and_add(&co->starts, -now); /* the next one joins */
+		return;
+	}
+	c->cohort = was >> 32;
+	c->joined = now;
+}
+
+static __always_inline void cohort_leave(struct conn *c, __u64 latency)
+{
+	__u64 joined = c->joined;
+	__u32 target = c->target;
+	struct cohort *co;
+
+	if (!joined)
+		return;
+	c->joined = 0;
+	co = bpf_map_lookup_elem(&cohorts, &target);
+	if (!co || co->joined >> 32 != c->cohort)
+		return;
+	__sync_fetch_and_add(&co->starts, -joined);
+	__sync_fetch_and_add(&co->sum, latency);
+	__sync_fetch_and_add(&co->done, 1);
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The life of a connection unit. It begins when the handshake is complete and
+ * ends when this side has ended it: by FIN, or when the application closes a
+ * socket that the client had reset. A reset alone does not free the slot while
+ * the application still holds the socket, for its work goes on.
+ */
+#ifndef HEADGATE_CONN_H
+#define HEADGATE_CONN_H
+
+#include "admit.h"
+#include "cohort.h"
+
+/* Both ways to the end may run at once on two CPUs; the exchange lets one through. */
+static __always_inline void conn_finish(struct conn *c)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct target_state *st;
+
+	if (!__sync_lock_test_and_set(&c->counted, 0))
+		return;
+	st = state_of(c->target);
+	if (st)
+		release_slot(st);
+	COUNT(c->target, finished);
+	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
+	cohort_leave(c, now - c->joined);
+}
+
+static __always_inline __u32 signal_of(__u32 target)
+{
+	struct target_conf *conf = conf_of(target);
+
+	return conf ? conf->signal : SIGNAL_SERVICE;
+}
+
+/* Whether an application has accepted the socket and not closed it yet. */
+static __always_inline bool held_by_application(struct bpf_sock *sk)
+{
+	struct sock *s = (struct sock *)bpf_skc_to_tcp_sock(sk);
+	struct socket *socket;
+
+	if (!s)
+		return false;
+	socket = s->sk_socket;
+	/* The socket of an MPTCP subflow is another's: it never sees close(2). */
+	return socket && (__u64)socket->sk == (__u64)s;
+}
+
+static __always_inline void conn_open(struct bpf_sock_ops *ctx)
+{
+	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
+	struct pending_key key = {};
+	struct bpf_sock *sk = ctx->sk;
+	struct target_state *st;
+	struct target_conf *conf;
+	bool reserved;
+	struct conn *c;
+	__u32 target;
+
+	if (!id || !sk)
+		return;
+	target = *id;
+	st = state_of(target);
+	conf = conf_of(target);
+	if (!st || !conf)
+		return;
+
+	key.target = target;
+	key.remote_port = ctx->remote_port >> 16; /* big-endian, in the upper half */
+	key.local_port = ctx->local_port;
+	KEY_ADDRESSES(&key, ctx);
+	reserved = drop_pending(st, &key);
+
+	c = bpf_sk_storage_get(&conns, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!c) {
+		/* Out of memory: better not counted than counted for ever. */
+		if (reserved)
+			release_slot(st);
+		COUNT(target, conn_full);
+		return;
+	}
+	if (!reserved)
+		take_slot(st, conf->tick);
+	if (reserved)
+		COUNT(target, converted);
+	else
+		COUNT(target, unreserved);
+
+	c->target = target;
+	c->opened = bpf_ktime_get_ns();
+	c->in_end = ctx->rcv_nxt;
+	c->out_end = ctx->snd_nxt;
+	c->counted = 1;
+	bpf_sock_ops_cb_flags_set(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG);
+
+	sample(target, SIGNAL_HANDSHAKE, (__u64)(ctx->srtt_us >> 3) * 1000);
+	if (conf->signal == SIGNAL_LIFETIME)
+		cohort_join(c, c->opened);
+}
+
+/* Tells the agent to look for the cgroup of a new listener. */
+static __always_inline void listener_open(struct bpf_sock_ops *ctx)
+{
+	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
+	struct target_state *st;
+
+	if (!id)
+		return;
+	st = state_of(*id);
+	if (st)
+		__sync_fetch_and_add(&st->listens, 1);
+}
+
+static __always_inline void conn_state(struct bpf_sock_ops *ctx)
+{
+	__u32 state = ctx->args[1];
+	struct bpf_sock *sk = ctx->sk;
+	struct conn *c;
+
+	if (!sk || state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT)
+		return;
+	c = bpf_sk_storage_get(&conns, sk, 0, 0);
+	if (!c || !c->counted)
+		return;
+	if (state == BPF_TCP_CLOSE && held_by_application(sk))
+		return;
+	conn_finish(c);
+}
+
+static __always_inline void conn_rtt(struct bpf_sock_ops *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	/* The measured round trip, where the kernel tells it; else the smoothed one. */
+	__u64 us = ctx->args[0];
+	struct conn *c;
+
+	if (!sk)
+		return;
+	if (!us)
+		us = ctx->srtt_us >> 3;
+	c = bpf_sk_storage_get(&conns, sk, 0, 0);
+	if (!c)
+		return;
+	sample(c->target, SIGNAL_RTT, us * 1000);
+	if (signal_of(c->target) == SIGNAL_RTT) {
+		__u64 now = bpf_ktime_get_ns();
+
+		cohort_join(c, now);
+		cohort_leave(c, us * 1000);
+	}
+}
+
+#endif

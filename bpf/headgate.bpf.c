@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * headgate's programs, one for each hook. What they do is in the headers:
+ *   admit.h    may this SYN come in?             sk_lookup
+ *   conn.h     when does a connection begin and end, and its TCP RTT?
+ *                                                sockops, cgroup/sock_release
+ *   service.h  how long does the service take?   cgroup_skb
+ *   cohort.h   which units does a probe time?
+ *   adopt.h    connections older than we are     iter/tcp
+ */
+#include "adopt.h"
+#include "service.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* sk_lookup programs cannot ask for their namespace: each has a copy of its own. */
+volatile const __u64 lookup_netns = 0;
+
+/*
+ * One run for each SYN (and each ACK of a SYN cookie), none for the packets of
+ * a connection. A dropped lookup makes the kernel answer with a RST.
+ */
+SEC("sk_lookup")
+int headgate_lookup(struct bpf_sk_lookup *ctx)
+{
+	struct pending_key key = {};
+	__u32 *target;
+
+	if (ctx->protocol != IPPROTO_TCP)
+		return SK_PASS;
+	target = target_of(lookup_netns, ctx->local_port);
+	if (!target)
+		return SK_PASS;
+
+	key.target = *target;
+	key.remote_port = ctx->remote_port;
+	key.local_port = ctx->local_port;
+	KEY_ADDRESSES(&key, ctx);
+	return admit(key.target, &key) == REJECT ? SK_DROP : SK_PASS;
+}
+
+/* Called for every TCP socket of the host: most operations are none of ours. */
+SEC("sockops")
+int headgate_sockops(struct bpf_sock_ops *ctx)
+{
+	switch (ctx->op) {
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		conn_open(ctx);
+		break;
+	case BPF_SOCK_OPS_STATE_CB:
+		conn_state(ctx);
+		break;
+	case BPF_SOCK_OPS_RTT_CB:
+		conn_rtt(ctx);
+		break;
+	case BPF_SOCK_OPS_TCP_LISTEN_CB:
+		listener_open(ctx);
+		break;
+	}
+	return 1;
+}
+
+SEC("cgroup/sock_release")
+int headgate_release(struct bpf_sock *sk)
+{
+	struct conn *c = bpf_sk_storage_get(&conns, sk, 0, 0);
+
+	if (c)
+		conn_finish(c);
+	return 1;
+}
+
+SEC("cgroup_skb/ingress")
+int headgate_ingress(struct __sk_buff *skb)
+{
+	packet_in(skb);
+	return 1;
+}
+
+SEC("cgroup_skb/egress")
+int headgate_egress(struct __sk_buff *skb)
+{
+	packet_out(skb);
+	return 1;
+}
+
+SEC("iter/tcp")
+int headgate_adopt(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct tcp_sock *tp;
+
+	if (!skc)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc); /* NULL for request and TIME_WAIT sockets */
+	if (tp)
+		conn_adopt(tp);
+	return 0;
+}
+
+/* The agent's part of the sweep, so that counts are right on an idle port too. */
+SEC("syscall")
+int headgate_sweep(void *ctx)
+{
+	sweep(bpf_ktime_get_ns());
+	return 0;
+}

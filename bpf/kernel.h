@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The few kernel types these programs look into, declared by hand with only
+ * the members that are read. Offsets come from the running kernel's BTF.
+ */
+#ifndef HEADGATE_KERNEL_H
+#define HEADGATE_KERNEL_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define CORE __attribute__((preserve_access_index))
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define SOL_TCP 6
+
+/* Not in the headers of Debian 12; uapi since Linux 6.12. */
+#define SETSOCKOPT_CB_FLAGS 1008
+
+struct net {
+	__u64 net_cookie;
+} CORE;
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	__u16 skc_num;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+} CORE;
+
+struct socket;
+
+struct sock {
+	struct sock_common __sk_common;
+	struct socket *sk_socket;
+} CORE;
+
+struct socket {
+	struct sock *sk;
+} CORE;
+
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+} CORE;
+
+struct bpf_map;
+struct bpf_iter_meta;
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+} CORE;
+
+/*
+ * Reads a word of a program's context by one load at a constant offset. Left
+ * alone, clang merges the loads of two branches into one at a computed
+ * address, which the verifier refuses.
+ */
+#define CTX_WORD(ctx, member, i)                                                \
+	({                                                                      \
+		__u32 word;                                                     \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                           \
+			     : "=r"(word)                                       \
+			     : "r"(ctx), "i"(offsetof(typeof(*(ctx)), member) + \
+					     4 * (i)));                         \
+		word;                                                           \
+	})
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every map has one writer: the agent (ports, confs, leases) or the programs
+ * (all others), so that no read-modify-write of one loses an update of the
+ * other. Sizes of the per-target maps are set by the loader.
+ */
+#ifndef HEADGATE_MAPS_H
+#define HEADGATE_MAPS_H
+
+#include "kernel.h"
+#include "types.h"
+
+#define TARGETS 64
+
+/* Which target a (namespace, port) is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TARGETS);
+	__type(key, struct target_key);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct target_conf);
+} confs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lease);
+} leases SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct target_state);
+} states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct cohort);
+} cohorts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct target_counters);
+} counters SEC(".maps");
+
+/* Index: target * SIGNALS + signal. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TARGETS * SIGNALS);
+	__type(key, __u32);
+	__type(value, struct histogram);
+} histograms SEC(".maps");
+
+/* Slots taken by handshakes in progress. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct pending_key);
+	__type(value, struct pending);
+} pendings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct conn);
+} conns SEC(".maps");
+
+/* When the expired reservations were last looked for, ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} sweeps SEC(".maps");
+
+static __always_inline struct target_conf *conf_of(__u32 target)
+{
+	return bpf_map_lookup_elem(&confs, &target);
+}
+
+static __always_inline struct target_state *state_of(__u32 target)
+{
+	return bpf_map_lookup_elem(&states, &target);
+}
+
+static __always_inline __u32 *target_of(__u64 netns, __u16 port)
+{
+	struct target_key key = { .netns = netns, .port = port };
+
+	return bpf_map_lookup_elem(&ports, &key);
+}
+
+/*
+ * The per-CPU values are added to atomically: a program that runs in process
+ * context can be interrupted by one in softirq on the same CPU.
+ */
+#define COUNT(target_id, what)                                                 \
+	do {                                                                   \
+		__u32 at_ = target_id;                                         \
+		struct target_counters *c_ =                                   \
+			bpf_map_lookup_elem(&counters, &at_);                  \
+									       \
+		if (c_)                                                        \
+			__sync_fetch_and_add(&c_->what, 1);                    \
+	} while (0)
+
+static __always_inline void sample(__u32 target, enum signal signal, __u64 ns)
+{
+	struct target_counters *c = bpf_map_lookup_elem(&counters, &target);
+	__u32 index = target * SIGNALS + signal;
+	struct histogram *h;
+
+	if (!c)
+		return;
+	__sync_fetch_and_add(&c->samples[signal], 1);
+	__sync_fetch_and_add(&c->sum[signal], ns);
+
+	h = bpf_map_lookup_elem(&histograms, &index);
+	if (!h)
+		return;
+	index = hist_index(ns);
+	if (index < HIST_BUCKETS)
+		__sync_fetch_and_add(&h->bucket[index], 1);
+}
+
+#endif

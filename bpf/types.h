@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Values of the maps that Go reads or writes. Fixed widths, explicit padding;
+ * the Go types are generated from these, and a test compares both layouts.
+ */
+#ifndef HEADGATE_TYPES_H
+#define HEADGATE_TYPES_H
+
+#include "hist.h"
+
+/* What a listener is known by: one count for IPv4, IPv6 and v4-mapped. */
+struct target_key {
+	__u64 netns; /* cookie of the network namespace */
+	__u16 port;  /* host byte order */
+	__u16 pad[3];
+};
+
+enum target_flags {
+	TARGET_ENFORCE = 1 << 0, /* refuse what is over the limit; else only count it */
+};
+
+enum signal {
+	SIGNAL_SERVICE,   /* last request byte in to first response byte out */
+	SIGNAL_RTT,       /* TCP round trip; includes the client's delayed ACK */
+	SIGNAL_HANDSHAKE, /* SYN-ACK to ACK: a round trip without delayed ACK */
+	SIGNAL_LIFETIME,  /* of a connection */
+	SIGNALS,
+};
+
+/* Written by the agent, read by the programs. */
+struct target_conf {
+	enum target_flags flags;
+	__u32 limit;         /* most units in flight */
+	__u32 after_refusal; /* the same, once something was refused in this tick */
+	enum signal signal;  /* which signal a cohort times */
+	__u32 tick;          /* changes with every write */
+	__u32 cohort_epoch;  /* the cohort that gathers now */
+	__u32 cohort_size;   /* units it takes; 0: none gathers */
+	__u32 pad;
+};
+
+/* Written by the programs, read by the agent. A cache line of its own. */
+struct target_state {
+	__u64 units;      /* in flight (low half); waiting (high half) */
+	__u64 peak;       /* most in flight (low half) in a tick (high half) */
+	__u32 pending;    /* reservations in flight that are no connection yet */
+	__u32 refused_in; /* last tick in which something was refused */
+	__u32 listens;    /* calls of listen(2) seen */
+	__u32 pad[7];
+};
+
+/* The units a probe times: the first cohort_size that begin after it was asked for. */
+struct cohort {
+	__u64 joined; /* epoch (high half), units that joined (low half) */
+	__u64 done;   /* of these, finished */
+	__u64 sum;    /* of the latencies of the finished, ns */
+	__u64 starts; /* sum of the start times of the unfinished, ns */
+};
+
+/* Per CPU. Nothing in it is ever reset: readers keep what they saw last. */
+struct target_counters {
+	__u64 converted;    /* reservations that became connections */
+	__u64 unreserved;   /* connections that had no reservation */
+	__u64 adopted;      /* connections older than the programs */
+	__u64 finished;
+	__u64 expired;      /* reservations whose handshake never ended */
+	__u64 rejected;
+	__u64 would_reject; /* over the limit, let in: observing, or no fresh lease */
+	__u64 pending_full; /* no room for a reservation: let in without one */
+	__u64 conn_full;    /* no memory for a connection's record: not counted */
+	__u64 unadoptable;  /* older connections that this kernel cannot follow */
+	__u64 samples[SIGNALS];
+	__u64 sum[SIGNALS]; /* ns */
+};
+
+struct histogram {
+	__u32 bucket[HIST_BUCKETS];
+};
+
+/* One handshake in progress. IPv4 addresses are stored v4-mapped. */
+struct pending_key {
+	__u32 remote[4];
+	__u32 local[4];
+	__u32 target;
+	__u16 remote_port; /* network byte order */
+	__u16 local_port;  /* host byte order */
+};
+
+struct pending {
+	__u64 expires; /* CLOCK_MONOTONIC, ns */
+};
+
+/* The agent's sign of life. */
+struct lease {
+	__u64 until; /* CLOCK_MONOTONIC, ns; past it every gate is open */
+};
+
+enum conn_flags {
+	CONN_SPOKE = 1 << 0,     /* the client has sent payload */
+	CONN_TLS = 1 << 1,       /* and it began with a TLS handshake */
+	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
+	CONN_TICKET = 1 << 3,    /* TLS: session tickets may come before the response */
+	CONN_TICKETED = 1 << 4,  /* TLS: such output was seen */
+};
+
+/* Per socket, gone with the socket. */
+struct conn {
+	__u32 target;
+	__u32 counted;   /* 1 while it holds a slot */
+	__u32 flags;     /* not atomic: packets only, the slot does not depend on it */
+	__u32 in_end;    /* sequence number behind the newest byte received */
+	__u32 out_end;   /* the same for bytes sent */
+	__u32 cohort;    /* epoch of the cohort that the unit is in */
+	__u64 joined;    /* when it began, ns; 0: it is in none */
+	__u64 opened;    /* ns */
+	__u64 asked;     /* last request byte in, ns; 0: no request is open */
+};
+
+#endif

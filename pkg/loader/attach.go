@@ -1,0 +1,249 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"headgate/pkg/scope"
+)
+
+// Hook names a place in the kernel that a program is attached to.
+type Hook string
+
+// The hooks that headgate uses.
+const (
+	HookSockops Hook = "sockops"
+	HookRelease Hook = "sock_release"
+	HookLookup  Hook = "sk_lookup"
+	HookIngress Hook = "skb_ingress"
+	HookEgress  Hook = "skb_egress"
+)
+
+// attached is a pinned link and, where it is not one of the shared programs,
+// the program that it holds.
+type attached struct {
+	hook Hook
+	link link.Link
+	own  *ebpf.Program
+}
+
+func (a *attached) close() {
+	a.link.Close()
+	if a.own != nil {
+		a.own.Close()
+	}
+}
+
+// AttachCgroup2 attaches what counts connections, for all namespaces at once,
+// at the root of the cgroup2 hierarchy mounted at path.
+func (g *Gate) AttachCgroup2(path string) error {
+	if err := g.attachCgroup(HookSockops, "", path, ebpf.AttachCGroupSockOps, g.progs[headgateProgHeadgateSockops]); err != nil {
+		return err
+	}
+	if p := g.progs[headgateProgHeadgateRelease]; p != nil {
+		return g.attachCgroup(HookRelease, "", path, ebpf.AttachCgroupInetSockRelease, p)
+	}
+	return nil
+}
+
+// AttachService attaches what times the connections of listeners that belong
+// to the cgroup at path. Only packets of that cgroup and below pay for it.
+func (g *Gate) AttachService(path string, id uint64) error {
+	if !g.able[CanService] {
+		return nil
+	}
+	suffix := "_" + strconv.FormatUint(id, 10)
+	if err := g.attachCgroup(HookIngress, suffix, path, ebpf.AttachCGroupInetIngress, g.progs[headgateProgHeadgateIngress]); err != nil {
+		return err
+	}
+	return g.attachCgroup(HookEgress, suffix, path, ebpf.AttachCGroupInetEgress, g.progs[headgateProgHeadgateEgress])
+}
+
+// DetachService undoes [Gate.AttachService].
+func (g *Gate) DetachService(id uint64) error {
+	suffix := "_" + strconv.FormatUint(id, 10)
+	return errors.Join(g.detach(string(HookIngress)+suffix), g.detach(string(HookEgress)+suffix))
+}
+
+// AttachNetns attaches admission to a network namespace.
+func (g *Gate) AttachNetns(ns *scope.Netns) error {
+	name := fmt.Sprintf("%s_%d", HookLookup, ns.Cookie())
+	if g.links[name] != nil {
+		return nil
+	}
+	p, err := g.load(headgateProgHeadgateLookup, func(spec *ebpf.CollectionSpec) error {
+		return spec.Variables["lookup_netns"].Set(ns.Cookie())
+	})
+	if err != nil {
+		return err
+	}
+	l, err := g.attach(name, p, func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) })
+	if err != nil {
+		p.Close()
+		return fmt.Errorf("attach %s: %w", name, err)
+	}
+	g.links[name] = &attached{hook: HookLookup, link: l, own: p}
+	return nil
+}
+
+func (g *Gate) attachCgroup(hook Hook, suffix, path string, at ebpf.AttachType, p *ebpf.Program) error {
+	name := string(hook) + suffix
+	if g.links[name] != nil {
+		return nil
+	}
+	l, err := g.attach(name, p, func() (link.Link, error) {
+		return link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: p})
+	})
+	if err != nil {
+		return fmt.Errorf("attach %s to cgroup %s: %w", hook, path, err)
+	}
+	g.links[name] = &attached{hook: hook, link: l}
+	return nil
+}
+
+// attach replaces the program of a predecessor's link in one step, or makes a
+// new link and pins it.
+func (g *Gate) attach(name string, p *ebpf.Program, attach func() (link.Link, error)) (link.Link, error) {
+	pin := g.state.link(name)
+	old, err := link.LoadPinnedLink(pin, nil)
+	switch {
+	case err == nil:
+		if err = old.Update(p); err == nil {
+			return old, nil
+		}
+		// What it was attached to is gone: a link to nothing cannot be updated.
+		old.Close()
+		if err := os.Remove(pin); err != nil {
+			return nil, fmt.Errorf("unpin the link of an earlier agent: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("link of an earlier agent: %w", err)
+	}
+
+	l, err := attach()
+	if err != nil {
+		return nil, explain(err)
+	}
+	if err := l.Pin(pin); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("pin: %w", err)
+	}
+	return l, nil
+}
+
+func (g *Gate) detach(name string) error {
+	a := g.links[name]
+	if a == nil {
+		return nil
+	}
+	delete(g.links, name)
+	a.close()
+	if err := os.Remove(g.state.link(name)); err != nil {
+		return fmt.Errorf("detach %s: %w", name, err)
+	}
+	return nil
+}
+
+// Prune detaches what a predecessor had attached and this agent has not: the
+// namespaces and cgroups of rules that are gone.
+func (g *Gate) Prune() error {
+	entries, err := os.ReadDir(g.state.links())
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if g.links[e.Name()] == nil {
+			errs = append(errs, os.Remove(g.state.link(e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Attached returns how many programs are attached to each hook. A link whose
+// cgroup or namespace is gone does not count.
+func (g *Gate) Attached() map[Hook]int {
+	n := map[Hook]int{HookSockops: 0, HookRelease: 0, HookLookup: 0, HookIngress: 0, HookEgress: 0}
+	for _, a := range g.links {
+		if alive(a.link) {
+			n[a.hook]++
+		}
+	}
+	return n
+}
+
+func alive(l link.Link) bool {
+	info, err := l.Info()
+	if err != nil {
+		return false
+	}
+	if c := info.Cgroup(); c != nil {
+		return c.CgroupId != 0
+	}
+	if n := info.NetNs(); n != nil {
+		return n.NetnsInode != 0
+	}
+	return true
+}
+
+// Adopt counts the connections of a namespace that are older than the
+// programs. Call it once the programs are attached: what is established after
+// that they see themselves, and nothing is counted twice.
+func (g *Gate) Adopt(ns *scope.Netns) error {
+	p := g.progs[headgateProgHeadgateAdopt]
+	if p == nil {
+		return nil
+	}
+	it, err := link.AttachIter(link.IterOptions{Program: p})
+	if err != nil {
+		return fmt.Errorf("adopt connections: %w", err)
+	}
+	defer it.Close()
+	return ns.Do(func() error {
+		// The iterator walks the namespace of the thread that opens it.
+		r, err := it.Open()
+		if err != nil {
+			return fmt.Errorf("adopt connections: %w", err)
+		}
+		defer r.Close()
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			return fmt.Errorf("adopt connections: %w", err)
+		}
+		return nil
+	})
+}
+
+// Sweep gives back the slots of handshakes that never ended. Cheap when it ran
+// a moment ago.
+func (g *Gate) Sweep() error {
+	p := g.progs[headgateProgHeadgateSweep]
+	if p == nil {
+		return nil
+	}
+	if _, err := p.Run(&ebpf.RunOptions{}); err != nil {
+		return fmt.Errorf("sweep reservations: %w", err)
+	}
+	return nil
+}
+
+// Renew keeps the limits in force until that long from now.
+func (g *Gate) Renew(lease time.Duration) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	until := headgateLease{Until: uint64(now.Nano()) + uint64(lease)}
+	if err := g.maps[headgateMapLeases].Put(uint32(0), until); err != nil {
+		return fmt.Errorf("renew the lease: %w", err)
+	}
+	return nil
+}

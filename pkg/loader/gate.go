@@ -1,0 +1,205 @@
+// Package loader puts headgate's programs into the kernel and speaks with them
+// through their maps. What it attaches outlives the agent: maps and links are
+// pinned, and the next agent takes them over.
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Capability names something that the running kernel may or may not be able
+// to do for us. It is found out by loading the very program.
+type Capability string
+
+// The capabilities that headgate makes use of.
+const (
+	CanRelease Capability = "sock_release" // a client's reset does not free the slot of a socket in use
+	CanService Capability = "service_time" // samples of the service time
+	CanAdopt   Capability = "adopt"        // count connections older than the programs
+	CanSweep   Capability = "sweep"        // expire reservations on an idle port
+)
+
+// optional are the programs that headgate can do without, and what is lost.
+var optional = map[string]Capability{
+	headgateProgHeadgateRelease: CanRelease,
+	headgateProgHeadgateIngress: CanService,
+	headgateProgHeadgateEgress:  CanService,
+	headgateProgHeadgateAdopt:   CanAdopt,
+	headgateProgHeadgateSweep:   CanSweep,
+}
+
+// Options of [Open].
+type Options struct {
+	// Dir is the state directory, on a bpffs.
+	Dir string
+
+	// Targets is the most targets that will be in use at once; at least 64
+	// are made room for.
+	Targets int
+
+	Log *slog.Logger
+}
+
+// Gate is headgate in the kernel.
+type Gate struct {
+	log   *slog.Logger
+	state *stateDir
+	spec  *ebpf.CollectionSpec
+	maps  map[string]*ebpf.Map
+	progs map[string]*ebpf.Program
+	able  map[Capability]bool
+	links map[string]*attached
+	ids   map[TargetKey]uint32
+	read  *readBuffers
+}
+
+// Open loads the programs and takes over the maps of a predecessor, or makes
+// new ones. It attaches nothing. Errors wrap [ErrInUse], [ErrNotBPFFS] or
+// [os.ErrPermission] where those apply.
+func Open(o Options) (_ *Gate, err error) {
+	spec, err := loadHeadgate()
+	if err != nil {
+		return nil, fmt.Errorf("embedded programs: %w", err)
+	}
+	state, err := openState(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gate{
+		log:   o.Log,
+		state: state,
+		spec:  spec,
+		progs: make(map[string]*ebpf.Program),
+		able:  make(map[Capability]bool),
+		links: make(map[string]*attached),
+		ids:   make(map[TargetKey]uint32),
+	}
+	defer func() {
+		if err != nil {
+			g.close()
+		}
+	}()
+	room := uint32(64)
+	for int(room) < o.Targets {
+		room *= 2
+	}
+	if g.maps, err = openMaps(state, spec, room, o.Log); err != nil {
+		return nil, explain(err)
+	}
+	if err := g.loadPrograms(); err != nil {
+		return nil, explain(err)
+	}
+	g.read = newReadBuffers(int(g.maps[headgateMapStates].MaxEntries()))
+	if err := g.readIDs(); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// Check loads every program into the kernel and lets go of it again: what the
+// kernel's verifier says, and what this kernel can do.
+func Check() (map[Capability]bool, error) {
+	spec, err := loadHeadgate()
+	if err != nil {
+		return nil, fmt.Errorf("embedded programs: %w", err)
+	}
+	g := &Gate{spec: spec, progs: make(map[string]*ebpf.Program), able: make(map[Capability]bool), maps: make(map[string]*ebpf.Map)}
+	defer g.close()
+	for _, name := range mapNames(spec) {
+		if g.maps[name], err = ebpf.NewMap(spec.Maps[name]); err != nil {
+			return nil, explain(fmt.Errorf("create map %s: %w", name, err))
+		}
+	}
+	g.log = slog.New(slog.DiscardHandler)
+	err = g.loadPrograms()
+	return g.able, explain(err)
+}
+
+// loadPrograms loads each program by itself, so that one which this kernel
+// does not take costs only what it is for.
+func (g *Gate) loadPrograms() error {
+	for name := range g.spec.Programs {
+		p, err := g.load(name, nil)
+		capability, canDoWithout := optional[name]
+		if err == nil {
+			g.progs[name] = p
+			if _, known := g.able[capability]; canDoWithout && !known {
+				g.able[capability] = true
+			}
+			continue
+		}
+		if !canDoWithout || errors.Is(err, os.ErrPermission) {
+			return err
+		}
+		g.able[capability] = false
+		g.log.Warn("this kernel cannot do it; going on without", "capability", capability, "reason", err)
+	}
+	return nil
+}
+
+// load loads one program onto the shared maps; set sets its constants.
+func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Program, error) {
+	spec := g.spec.Copy()
+	for other := range spec.Programs {
+		if other != name {
+			delete(spec.Programs, other)
+		}
+	}
+	if set != nil {
+		if err := set(spec); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	shared := make(map[string]*ebpf.Map, len(g.maps))
+	for n, m := range g.maps {
+		shared[n] = m
+		spec.Maps[n].MaxEntries = m.MaxEntries()
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return nil, fmt.Errorf("load program %s: %w", name, err)
+	}
+	defer coll.Close()
+	return coll.DetachProgram(name), nil
+}
+
+// Capabilities returns what the running kernel can do, by name.
+func (g *Gate) Capabilities() map[Capability]bool { return g.able }
+
+// explain adds to a lack of rights what is needed, and to nothing else anything.
+func explain(err error) error {
+	if err != nil && errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON", err)
+	}
+	return err
+}
+
+// Close lets go of the kernel side and leaves it in place, pinned: counting
+// goes on, and the gates open when the lease runs out.
+func (g *Gate) Close() error { return g.close() }
+
+// Remove detaches and unpins everything.
+func (g *Gate) Remove() error {
+	err := g.state.remove()
+	return errors.Join(err, g.close())
+}
+
+func (g *Gate) close() error {
+	for _, l := range g.links {
+		l.close()
+	}
+	for _, p := range g.progs {
+		p.Close()
+	}
+	closeMaps(g.maps)
+	if g.state == nil {
+		return nil
+	}
+	return g.state.close()
+}

@@ -1,0 +1,190 @@
+package loader
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors that a caller can act on.
+var (
+	// ErrInUse means that another agent holds the state directory.
+	ErrInUse = errors.New("another headgate agent is running")
+
+	// ErrNotBPFFS means that the state directory is not on a BPF file system.
+	ErrNotBPFFS = errors.New("not on a BPF file system (bpffs)")
+)
+
+// The layout of the state directory, on a bpffs:
+//
+//	live/maps/NAME    every map of the programs, and "layout"
+//	live/links/NAME   what keeps each program attached
+//	new.PID           a live directory in the making; renamed when complete
+//
+// It is changed only by who holds the lock on it.
+const (
+	liveName  = "live"
+	mapsName  = "maps"
+	linksName = "links"
+	newPrefix = "new."
+)
+
+// stateDir is a locked state directory.
+type stateDir struct {
+	path string
+	lock *os.File
+}
+
+// openState makes the directory where it is missing and locks it. The lock
+// ends with the process, however that ends.
+func openState(path string) (*stateDir, error) {
+	if err := checkBPFFS(path); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w%s, with its state in %s", ErrInUse, holder(f), path)
+		}
+		return nil, fmt.Errorf("lock state directory %s: %w", path, err)
+	}
+	return &stateDir{path: path, lock: f}, nil
+}
+
+// checkBPFFS looks at the nearest parent that exists.
+func checkBPFFS(path string) error {
+	for at := path; ; at = filepath.Dir(at) {
+		var st unix.Statfs_t
+		err := unix.Statfs(at, &st)
+		if errors.Is(err, unix.ENOENT) && at != "/" {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("state directory %s: %w", path, err)
+		}
+		if st.Type != unix.BPF_FS_MAGIC {
+			return fmt.Errorf("state directory %s: %w; mount one: mount -t bpf bpf /sys/fs/bpf", path, ErrNotBPFFS)
+		}
+		return nil
+	}
+}
+
+// holder says which process holds the lock on f, as far as /proc/locks tells.
+func holder(f *os.File) string {
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil {
+		return ""
+	}
+	locks, err := os.Open("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	defer locks.Close()
+	inode := fmt.Sprintf(":%d", st.Ino)
+	for lines := bufio.NewScanner(locks); lines.Scan(); {
+		// 1: FLOCK ADVISORY WRITE 4711 00:1a:42 0 EOF
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 || fields[1] != "FLOCK" || !strings.HasSuffix(fields[5], inode) {
+			continue
+		}
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 {
+			return fmt.Sprintf(" (pid %d)", pid)
+		}
+	}
+	return ""
+}
+
+func (s *stateDir) close() error { return s.lock.Close() }
+
+func (s *stateDir) live() string            { return filepath.Join(s.path, liveName) }
+func (s *stateDir) maps() string            { return filepath.Join(s.live(), mapsName) }
+func (s *stateDir) links() string           { return filepath.Join(s.live(), linksName) }
+func (s *stateDir) link(name string) string { return filepath.Join(s.links(), name) }
+
+// create makes a live directory whose maps are pinned by fill; it appears
+// complete or not at all.
+func (s *stateDir) create(fill func(maps string) error) error {
+	if err := s.removeLeftovers(); err != nil {
+		return err
+	}
+	tmp := filepath.Join(s.path, newPrefix+strconv.Itoa(os.Getpid()))
+	maps := filepath.Join(tmp, mapsName)
+	for _, dir := range []string{tmp, maps, filepath.Join(tmp, linksName)} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+	}
+	if err := fill(maps); err != nil {
+		return errors.Join(err, os.RemoveAll(tmp))
+	}
+	if err := os.Rename(tmp, s.live()); err != nil {
+		return errors.Join(fmt.Errorf("state directory: %w", err), os.RemoveAll(tmp))
+	}
+	return nil
+}
+
+// removeLeftovers removes what predecessors had in the making when they died.
+func (s *stateDir) removeLeftovers() error {
+	entries, err := os.ReadDir(s.path)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), newPrefix) {
+			if err := os.RemoveAll(filepath.Join(s.path, e.Name())); err != nil {
+				return fmt.Errorf("state directory: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// removeLive unpins everything. What nothing else holds is detached by that.
+func (s *stateDir) removeLive() error {
+	if err := os.RemoveAll(s.live()); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return nil
+}
+
+// remove removes the directory itself.
+func (s *stateDir) remove() error {
+	err := errors.Join(s.removeLive(), s.removeLeftovers())
+	if err == nil {
+		err = os.Remove(s.path)
+	}
+	return err
+}
+
+// Cleanup detaches and unpins everything that headgate left under the state
+// directory, with or without an agent having been shut down. It returns how
+// many programs it detached. [ErrInUse] when an agent is running.
+func Cleanup(path string) (int, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	s, err := openState(path)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	n := 0
+	if entries, err := os.ReadDir(s.links()); err == nil {
+		n = len(entries)
+	}
+	return n, s.remove()
+}

@@ -1,0 +1,300 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"headgate/pkg/rtt"
+)
+
+// ErrFull means that a map has no room for another target.
+var ErrFull = errors.New("no room for another target")
+
+// TargetKey is what a target is known by in the kernel.
+type TargetKey struct {
+	Netns uint64 // cookie
+	Port  uint16
+}
+
+// Signal names a latency that the programs measure.
+type Signal uint32
+
+// The signals, in the order of the kernel's.
+const (
+	Service   = Signal(headgateSignalSIGNAL_SERVICE)   // last request byte in to first response byte out
+	RTT       = Signal(headgateSignalSIGNAL_RTT)       // of TCP, with the client's delayed ACK
+	Handshake = Signal(headgateSignalSIGNAL_HANDSHAKE) // of TCP, without it
+	Lifetime  = Signal(headgateSignalSIGNAL_LIFETIME)  // of connections
+
+	signals = int(headgateSignalSIGNALS)
+)
+
+// Order is what the kernel is to enforce on a target.
+type Order struct {
+	Enforce      bool
+	Limit        int
+	AfterRefusal int    // the limit once something was refused in this tick
+	Signal       Signal // which one the cohort times
+	Tick         uint32 // must differ from the one before
+	CohortEpoch  uint32
+	CohortSize   int
+}
+
+// Reading is what the kernel has counted on a target. Counters never go back.
+type Reading struct {
+	InFlight int
+	Pending  int    // of these, reservations whose handshake goes on
+	Peak     int    // most in flight in PeakTick
+	PeakTick uint32 // the Order.Tick that was in force
+	Listens  uint32 // calls of listen(2) on the port
+
+	Admitted    uint64 // connections established, or adopted
+	Adopted     uint64 // of these, older than the programs
+	Finished    uint64
+	Expired     uint64 // reservations that came to nothing
+	Rejected    uint64
+	WouldReject uint64 // over the limit, let in all the same
+	PendingFull uint64 // let in without a reservation, for lack of room
+	ConnFull    uint64 // not counted, for lack of memory
+	Unadoptable uint64 // older connections that could not be followed
+
+	Samples [signals]uint64
+	Sum     [signals]time.Duration
+
+	CohortEpoch  uint32
+	CohortJoined int
+	CohortDone   int
+	CohortSum    time.Duration
+	CohortStarts uint64 // sum of CLOCK_MONOTONIC start times of the unfinished, ns, modulo 2^64
+}
+
+// readIDs learns which number a predecessor gave to which target.
+func (g *Gate) readIDs() error {
+	var key headgateTargetKey
+	var id uint32
+	it := g.maps[headgateMapPorts].Iterate()
+	for it.Next(&key, &id) {
+		g.ids[TargetKey{Netns: key.Netns, Port: key.Port}] = id
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("read targets: %w", err)
+	}
+	return nil
+}
+
+// Target returns the number of a target, under which it is read and written.
+// A known one keeps its number and its counts. A new one begins with order o,
+// which is in force before the first connection can meet it.
+func (g *Gate) Target(key TargetKey, o Order) (uint32, error) {
+	if id, ok := g.ids[key]; ok {
+		return id, g.Write([]uint32{id}, []Order{o})
+	}
+	id, err := g.freeID()
+	if err != nil {
+		return 0, err
+	}
+	if err := g.zero(id); err != nil {
+		return 0, err
+	}
+	if err := g.Write([]uint32{id}, []Order{o}); err != nil {
+		return 0, err
+	}
+	k := headgateTargetKey{Netns: key.Netns, Port: key.Port}
+	if err := g.maps[headgateMapPorts].Update(k, id, ebpf.UpdateNoExist); err != nil {
+		return 0, fmt.Errorf("add target for port %d: %w", key.Port, err)
+	}
+	g.ids[key] = id
+	return id, nil
+}
+
+func (g *Gate) freeID() (uint32, error) {
+	used := make(map[uint32]bool, len(g.ids))
+	for _, id := range g.ids {
+		used[id] = true
+	}
+	for id := range g.maps[headgateMapConfs].MaxEntries() {
+		if !used[id] {
+			return id, nil
+		}
+	}
+	return 0, ErrFull
+}
+
+// zero clears what an earlier target of that number has left. Nothing counts
+// there before the number is given out again.
+func (g *Gate) zero(id uint32) error {
+	cpus := g.read.cpus
+	err := errors.Join(
+		g.maps[headgateMapStates].Put(id, headgateTargetState{}),
+		g.maps[headgateMapCohorts].Put(id, headgateCohort{}),
+		g.maps[headgateMapCounters].Put(id, make([]headgateTargetCounters, cpus)),
+	)
+	for s := range uint32(signals) {
+		err = errors.Join(err, g.maps[headgateMapHistograms].Put(id*uint32(signals)+s, make([]headgateHistogram, cpus)))
+	}
+	if err != nil {
+		return fmt.Errorf("clear target %d: %w", id, err)
+	}
+	return nil
+}
+
+// Retire opens the gate of a target whose rule is gone. While connections of
+// it are left it is counted on, so that it can be taken up again; after that
+// its number is free.
+func (g *Gate) Retire(key TargetKey) error {
+	id, ok := g.ids[key]
+	if !ok {
+		return nil
+	}
+	if err := g.Write([]uint32{id}, []Order{{}}); err != nil {
+		return err
+	}
+	var st headgateTargetState
+	if err := g.maps[headgateMapStates].Lookup(id, &st); err != nil {
+		return fmt.Errorf("retire target: %w", err)
+	}
+	if uint32(st.Units) > 0 {
+		return nil
+	}
+	delete(g.ids, key)
+	if err := g.maps[headgateMapPorts].Delete(headgateTargetKey{Netns: key.Netns, Port: key.Port}); err != nil {
+		return fmt.Errorf("retire target: %w", err)
+	}
+	return nil
+}
+
+// Targets returns every target that the kernel knows, also those of
+// predecessors whose rules are gone.
+func (g *Gate) Targets() map[TargetKey]uint32 { return g.ids }
+
+// Write puts orders in force, all in one call to the kernel; ids are the
+// targets' numbers.
+func (g *Gate) Write(ids []uint32, orders []Order) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	confs := make([]headgateTargetConf, len(orders))
+	for i, o := range orders {
+		confs[i] = headgateTargetConf{
+			Limit:        clampUint32(o.Limit),
+			AfterRefusal: clampUint32(o.AfterRefusal),
+			Signal:       headgateSignal(o.Signal),
+			Tick:         o.Tick,
+			CohortEpoch:  o.CohortEpoch,
+			CohortSize:   clampUint32(o.CohortSize),
+		}
+		if o.Enforce {
+			confs[i].Flags |= headgateTargetFlagsTARGET_ENFORCE
+		}
+	}
+	if _, err := g.maps[headgateMapConfs].BatchUpdate(ids, confs, nil); err != nil {
+		return fmt.Errorf("write limits: %w", err)
+	}
+	return nil
+}
+
+func clampUint32(n int) uint32 {
+	return uint32(min(max(n, 0), 1<<31-1))
+}
+
+// readBuffers are reused from one reading to the next.
+type readBuffers struct {
+	cpus     int
+	keys     []uint32
+	states   []headgateTargetState
+	cohorts  []headgateCohort
+	counters []headgateTargetCounters // cpus for each target
+	readings []Reading
+}
+
+func newReadBuffers(targets int) *readBuffers {
+	cpus := ebpf.MustPossibleCPU()
+	return &readBuffers{
+		cpus:     cpus,
+		keys:     make([]uint32, targets),
+		states:   make([]headgateTargetState, targets),
+		cohorts:  make([]headgateCohort, targets),
+		counters: make([]headgateTargetCounters, targets*cpus),
+		readings: make([]Reading, targets),
+	}
+}
+
+// Read returns a reading of every target, indexed by its number, in three
+// calls to the kernel. The slice is overwritten by the next call.
+func (g *Gate) Read() ([]Reading, error) {
+	b := g.read
+	if err := readAll(g.maps[headgateMapStates], b.keys, b.states); err != nil {
+		return nil, err
+	}
+	if err := readAll(g.maps[headgateMapCohorts], b.keys, b.cohorts); err != nil {
+		return nil, err
+	}
+	if err := readAll(g.maps[headgateMapCounters], b.keys, b.counters); err != nil {
+		return nil, err
+	}
+	for i := range b.readings {
+		b.readings[i] = reading(&b.states[i], &b.cohorts[i], b.counters[i*b.cpus:(i+1)*b.cpus])
+	}
+	return b.readings, nil
+}
+
+// readAll reads a whole array.
+func readAll[V any](m *ebpf.Map, keys []uint32, values []V) error {
+	var at ebpf.MapBatchCursor
+	_, err := m.BatchLookup(&at, keys, values, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // the end of the map is told as that
+		return fmt.Errorf("read counts: %w", err)
+	}
+	return nil
+}
+
+func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetCounters) Reading {
+	r := Reading{
+		InFlight:     int(uint32(st.Units)),
+		Pending:      int(int32(st.Pending)),
+		Peak:         int(uint32(st.Peak)),
+		PeakTick:     uint32(st.Peak >> 32),
+		Listens:      st.Listens,
+		CohortEpoch:  uint32(co.Joined >> 32),
+		CohortJoined: int(uint32(co.Joined)),
+		CohortDone:   int(co.Done),
+		CohortSum:    time.Duration(co.Sum),
+		CohortStarts: co.Starts,
+	}
+	for i := range cpus {
+		c := &cpus[i]
+		r.Admitted += c.Converted + c.Unreserved + c.Adopted
+		r.Adopted += c.Adopted
+		r.Finished += c.Finished
+		r.Expired += c.Expired
+		r.Rejected += c.Rejected
+		r.WouldReject += c.WouldReject
+		r.PendingFull += c.PendingFull
+		r.ConnFull += c.ConnFull
+		r.Unadoptable += c.Unadoptable
+		for s := range signals {
+			r.Samples[s] += c.Samples[s]
+			r.Sum[s] += time.Duration(c.Sum[s])
+		}
+	}
+	return r
+}
+
+// Histogram adds up, over all CPUs, what a target has measured of a signal
+// since it was first protected. Count and Sum are left alone.
+func (g *Gate) Histogram(id uint32, s Signal, h *rtt.Histogram) error {
+	var cpus []headgateHistogram
+	if err := g.maps[headgateMapHistograms].Lookup(id*uint32(signals)+uint32(s), &cpus); err != nil {
+		return fmt.Errorf("read histogram: %w", err)
+	}
+	h.Bucket = [rtt.Buckets]uint32{}
+	for i := range cpus {
+		for b, n := range cpus[i].Bucket {
+			h.Bucket[b] += n
+		}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+// Package scope finds the places that rules name: network namespaces, the
+// cgroup hierarchy, and the listeners in them.
+package scope
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoNetns means that a network namespace does not exist.
+var ErrNoNetns = errors.New("no such network namespace")
+
+// netnsDir is where `ip netns` binds its names.
+const netnsDir = "/run/netns"
+
+// Netns is an open network namespace.
+type Netns struct {
+	file   *os.File
+	cookie uint64
+}
+
+// OpenNetns opens the namespace that name stands for: a name under /run/netns,
+// an absolute path, or "" for the namespace of the process. The error wraps
+// [ErrNoNetns] when there is none of that name.
+func OpenNetns(name string) (*Netns, error) {
+	path := name
+	switch {
+	case name == "":
+		path = "/proc/self/ns/net"
+	case !filepath.IsAbs(name):
+		path = filepath.Join(netnsDir, name)
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNoNetns, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	ns := &Netns{file: f}
+	err = ns.Do(func() error {
+		ns.cookie, err = netnsCookie()
+		return err
+	})
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("network namespace %s: %w", path, err)
+	}
+	return ns, nil
+}
+
+// Cookie identifies the namespace for as long as the host is up.
+func (ns *Netns) Cookie() uint64 { return ns.cookie }
+
+// Fd is valid until Close.
+func (ns *Netns) Fd() int { return int(ns.file.Fd()) }
+
+// Close closes the handle; the namespace lives on for as long as it is used.
+func (ns *Netns) Close() error { return ns.file.Close() }
+
+// Do runs f on a thread that is inside the namespace. Goroutines that f starts
+// are not.
+func (ns *Netns) Do(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine, so that no
+		// other one is ever run in a namespace that it did not ask for.
+		runtime.LockOSThread()
+		if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("cookie of the namespace: %w", err)
+	}
+	return cookie, nil
+}
