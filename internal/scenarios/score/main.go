@@ -1,0 +1,90 @@
+// Score runs an algorithm through a set of scenarios and prints how its
+// goodput compares with that of the best constant limit known afterwards.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+
+	"headgate/internal/scenarios"
+	"headgate/pkg/controller"
+	"headgate/pkg/sim"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "score:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	set := flag.String("set", "tuning", "tuning, drawn (for tuning too, by -draw) or report (look rarely)")
+	draw := flag.Uint64("draw", 1, "seed of the drawn set")
+	count := flag.Int("n", 48, "scenarios to draw")
+	seeds := flag.Int("seeds", 5, "runs of each scenario")
+	only := flag.String("only", "", "only scenarios whose name contains this")
+	cache := flag.String("cache", "", "file that keeps the searches for the best constant limit")
+	verbose := flag.Bool("v", false, "print every scenario")
+	name := flag.String("algorithm", "guarded", "the algorithm, with its defaults")
+	flag.Parse()
+
+	scorer, err := scenarios.NewScorer(*seeds, *cache)
+	if err != nil {
+		return err
+	}
+	var todo []scenarios.Drawn
+	switch *set {
+	case "tuning":
+		for _, s := range scenarios.Tuning() {
+			todo = append(todo, scenarios.Drawn{Family: "tuning", Scenario: s})
+		}
+	case "drawn":
+		todo = scenarios.Draw(*draw, *count)
+	case "report":
+		todo = scenarios.Draw(scenarios.ReportSeed, *count)
+	default:
+		return fmt.Errorf("-set %q is none of tuning, drawn, report", *set)
+	}
+	var all []scenarios.Score
+	families := map[string][]scenarios.Score{}
+	for _, d := range todo {
+		if !strings.Contains(d.Name, *only) {
+			continue
+		}
+		s, err := scorer.Score(ctx, d.Scenario, func() (controller.Algorithm, error) { return algorithm(*name, d.Scenario) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.Name, err)
+		}
+		if *verbose {
+			fmt.Printf("%.3f  p99 %6.1f S  rejected %4.1f %%  limit %6.0f  best %5d  %s\n", s.Ratio, s.P99, 100*s.Rejected, s.Limit, s.Best, s.Name)
+		}
+		all = append(all, s)
+		families[d.Family] = append(families[d.Family], s)
+	}
+	for _, f := range scenarios.Families {
+		if len(families[f]) > 0 {
+			print(f, families[f])
+		}
+	}
+	print("all", all)
+	return nil
+}
+
+func print(name string, scores []scenarios.Score) {
+	s := scenarios.Summarise(scores)
+	fmt.Printf("%-10s mean %.3f  p10 %.3f  >= .95: %2d of %2d  median p99 %.1f S\n", name, s.Mean, s.P10, s.Good, len(scores), s.P99)
+}
+
+func algorithm(name string, _ sim.Scenario) (controller.Algorithm, error) {
+	if name == "guarded" {
+		return controller.NewGuarded(controller.DefaultGuardedParams())
+	}
+	return controller.New(name, controller.Params{})
+}
