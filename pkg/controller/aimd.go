@@ -29,7 +29,7 @@ func newAIMD(s *settings, p Params) (Stepper, frame) {
 		timeout: number(s, "timeout", p.Timeout, 5*time.Second, 1, time.Hour),
 		limit:   float64(initial),
 	}
-	return a, frame{min: lo, max: hi, window: time.Second}
+	return a, frame{min: lo, max: hi, shortest: time.Second, longest: time.Second}
 }
 
 // OnSample takes one step.

@@ -58,7 +58,7 @@ func newBlog(s *settings, p Params) (Stepper, frame) {
 		growth:    word(s, "growth", p.Growth, LittlesLaw),
 		limit:     float64(initial),
 	}
-	return b, frame{min: lo, max: hi, window: 100 * time.Millisecond, warmUp: time.Minute}
+	return b, frame{min: lo, max: hi, shortest: 100 * time.Millisecond, longest: 100 * time.Millisecond, warmUp: time.Minute}
 }
 
 // OnSample takes one step.

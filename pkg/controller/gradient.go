@@ -51,7 +51,7 @@ func newGradient(s *settings, p Params) (Stepper, frame) {
 		s.fail("probe_interval", "0 is neither -1 (never) nor from 1 to 1e9")
 	}
 	g.countdown = g.nextCountdown()
-	return g, frame{min: lo, max: hi, window: time.Second}
+	return g, frame{min: lo, max: hi, shortest: time.Second, longest: time.Second}
 }
 
 // PinProbes makes a probe come after exactly so many steps, from now on.

@@ -41,7 +41,7 @@ func newGradient2(s *settings, p Params) (Stepper, frame) {
 		limit:      float64(initial),
 		gradient:   1,
 	}
-	return g, frame{min: lo, max: hi, window: time.Second}
+	return g, frame{min: lo, max: hi, shortest: time.Second, longest: time.Second}
 }
 
 // OnSample takes one step.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // steppers are the algorithms that work on windows, by name.
@@ -79,6 +80,7 @@ func (s *settings) guarded(p Params) Algorithm {
 	set(s, "probe_max", p.ProbeMax, &g.ProbeMax)
 	set(s, "probe_floor", p.ProbeFloor, &g.ProbeFloor)
 	set(s, "max_baseline", p.MaxBaseline, &g.MaxBaseline)
+	warmUp := number(s, "warm_up", p.WarmUp, 0, 0, time.Hour)
 	if p.ProbeMax == nil {
 		g.ProbeMax = max(g.ProbeMax, g.ProbeMin)
 	}
@@ -96,6 +98,10 @@ func (s *settings) guarded(p Params) Algorithm {
 	if err != nil {
 		s.adopt(err)
 		return nil
+	}
+	if warmUp > 0 {
+		hold := Decision{Limit: g.Initial, AfterRefusal: g.Initial}
+		return &warmingGuarded{Guarded: a, hold: hold, warmUp: warmUp}
 	}
 	return a
 }

@@ -25,8 +25,9 @@ type Params struct {
 	Min *int `yaml:"min"`
 	Max *int `yaml:"max"`
 
-	// MinWindow and MaxWindow bound the length of a window, 1ms to 1h. Within
-	// them it is twice the shortest RTT of the window before.
+	// MinWindow and MaxWindow bound the length of a window, 1ms to 1h, by
+	// default 1s both, 100ms both for blog. Within them it is twice the
+	// shortest RTT of the window before.
 	MinWindow *time.Duration `yaml:"min_window"`
 	MaxWindow *time.Duration `yaml:"max_window"`
 
@@ -191,6 +192,14 @@ func (s *settings) horizon(key string, v *Horizon, def Horizon) Horizon {
 		return def
 	}
 	return *v
+}
+
+// only refuses a setting that says nothing without another.
+func (s *settings) only(key string, given bool, with string) {
+	s.asked[key] = true
+	if given {
+		s.fail(key, "only with %s", with)
+	}
 }
 
 // bounds resolves initial, min and max. A default gives way to a bound that

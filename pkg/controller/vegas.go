@@ -49,7 +49,7 @@ func newVegas(s *settings, p Params) (Stepper, frame) {
 		limit:      float64(initial),
 	}
 	v.jitter = v.nextJitter()
-	return v, frame{min: lo, max: hi, window: time.Second}
+	return v, frame{min: lo, max: hi, shortest: time.Second, longest: time.Second}
 }
 
 // PinProbes makes a probe come after exactly jitter times multiplier times

@@ -78,7 +78,8 @@ type Windowed struct {
 // frame is what an algorithm sets for its windows.
 type frame struct {
 	min, max int           // bounds of the limit
-	window   time.Duration // default of min_window
+	shortest time.Duration // default of min_window
+	longest  time.Duration // default of max_window
 	warmUp   time.Duration // default of warm_up
 }
 
@@ -93,15 +94,18 @@ func (s *settings) windowed(p Params, c Stepper, def frame) *Windowed {
 		threshold: number(s, "min_rtt_threshold", p.MinRTTThreshold, 0, 0, time.Hour),
 		warmUp:    number(s, "warm_up", p.WarmUp, def.warmUp, 0, time.Hour),
 	}
-	w.shortest = number(s, "min_window", p.MinWindow, def.window, time.Millisecond, time.Hour)
-	w.longest = number(s, "max_window", p.MaxWindow, max(time.Second, w.shortest), time.Millisecond, time.Hour)
+	w.shortest = number(s, "min_window", p.MinWindow, def.shortest, time.Millisecond, time.Hour)
+	w.longest = number(s, "max_window", p.MaxWindow, max(def.longest, w.shortest), time.Millisecond, time.Hour)
 	if w.longest < w.shortest {
 		if p.MinWindow != nil {
 			s.fail("max_window", "%v is less than min_window (%v)", w.longest, w.shortest)
 		}
 		w.shortest = w.longest
 	}
-	if word(s, "sample_window", p.SampleWindow, Average) == Percentile {
+	if word(s, "sample_window", p.SampleWindow, Average) == Average {
+		s.only("percentile", p.Percentile != nil, "sample_window: percentile")
+		s.only("percentile_capacity", p.PercentileCapacity != nil, "sample_window: percentile")
+	} else {
 		w.percentile = s.share("percentile", p.Percentile, 0.9)
 		w.hist = new(rtt.Histogram)
 		w.single = make([]time.Duration, 0, number(s, "percentile_capacity", p.PercentileCapacity, 1000, 1, 1e6))
