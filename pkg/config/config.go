@@ -7,6 +7,8 @@
 package config
 
 import (
+	"fmt"
+	"hash/fnv"
 	"time"
 
 	"headgate/pkg/controller"
@@ -43,9 +45,9 @@ type Config struct {
 	// refused, and refuse nobody.
 	Mode Mode `yaml:"mode"`
 
-	// Rules say what is protected, at least one. Their defaults come from the
-	// key defaults, which takes any key of a rule but name, port, ports and
-	// force.
+	// Rules say what is protected, at least one. What a rule leaves out is
+	// taken from the key defaults, which has any key of a rule but name, port,
+	// ports and force, and then from the defaults given here.
 	Rules []Rule `yaml:"rules"`
 }
 
@@ -66,8 +68,12 @@ type Rule struct {
 	// {netns: /absolute/path} of one.
 	Scope Scope `yaml:"scope"`
 
-	// Mode is the mode of this rule when it is not that of the whole agent.
+	// Mode is enforce or observe, for this rule alone; by default that of the
+	// whole agent.
 	Mode Mode `yaml:"mode"`
+
+	// Unit is what is counted and limited: connection.
+	Unit Unit `yaml:"unit"`
 
 	// Signal is the latency that the limit follows: service, the time from a
 	// request's last byte in to its response's first byte out; rtt, the
@@ -79,48 +85,47 @@ type Rule struct {
 	// Limit says how the number of units in flight is bounded.
 	Limit Limit `yaml:"limit"`
 
-	// WarmUp is how long, 0s to 1h, after a listener appeared no baseline is
-	// recorded or updated; the limit stays at its initial value so long.
-	WarmUp time.Duration `yaml:"warm_up"`
+	// WarmUp is how long after a listener appeared, 0s to 1h, no baseline is
+	// recorded and the limit stays at its initial value. The default is the
+	// algorithm's: 60s for blog, 0s for the others.
+	WarmUp *time.Duration `yaml:"warm_up"`
 
 	// Reject is what a refused client gets. Only reset: its connect fails
 	// with "connection refused" at once.
 	Reject Reject `yaml:"reject"`
 
 	// Force allows what is otherwise refused as a likely mistake: a limit of
-	// 0, which refuses everybody, and a rule for the port of the ssh session
-	// that the agent is started from.
+	// 0, which refuses everybody; a rule for the port of the ssh session that
+	// the agent is started from; a rule for the port of listen.
 	Force bool `yaml:"force"`
 }
 
-// Limit is the limit key of a rule.
+// Limit says what bounds the number of units in flight.
 type Limit struct {
 	// Algorithm computes the limit: guarded, gradient2, gradient, blog,
 	// vegas, aimd or fixed.
 	Algorithm string `yaml:"algorithm"`
 
-	// Initial is the limit until the first measurements are in; for fixed,
-	// the limit. Between Min and Max.
-	Initial int `yaml:"initial"`
-
-	// Min is the lowest that the limit goes, 1 or more.
-	Min int `yaml:"min"`
-
-	// Max is the highest that the limit goes, 1000000 or less.
-	Max int `yaml:"max"`
-
-	build func() (controller.Algorithm, error)
-}
-
-// New returns a new instance of the algorithm with its own keys applied.
-func (l Limit) New() (controller.Algorithm, error) {
-	return l.build()
+	// Params are the keys beside algorithm: the bounds of the limit, and what
+	// else the algorithm can be told.
+	Params controller.Params `yaml:",inline"`
 }
 
 // Target is one port of one rule.
 type Target struct {
 	Rule *Rule
 	Port uint16
+}
+
+// NewAlgorithm returns a new instance of the algorithm of the target's rule.
+// What the algorithm leaves to chance differs from target to target.
+func (t Target) NewAlgorithm() (controller.Algorithm, error) {
+	p := t.Rule.Limit.Params
+	p.WarmUp = t.Rule.WarmUp
+	h := fnv.New64a()
+	fmt.Fprint(h, t.Rule.Scope, t.Port)
+	p.Seed = max(h.Sum64(), 1)
+	return controller.New(t.Rule.Limit.Algorithm, p)
 }
 
 // Targets returns the targets of all rules, in the order of the file.
@@ -153,6 +158,9 @@ func (s Scope) String() string {
 // Mode says whether a verdict is put in force or only counted.
 type Mode string
 
+// Unit names what is counted and limited.
+type Unit string
+
 // Signal names the latency that a limit follows.
 type Signal string
 
@@ -160,12 +168,14 @@ type Signal string
 type Reject string
 
 const (
-	Enforce Mode = "enforce"
-	Observe Mode = "observe"
+	ModeEnforce Mode = "enforce"
+	ModeObserve Mode = "observe"
 
-	Service    Signal = "service"
-	RTT        Signal = "rtt"
-	Connection Signal = "connection"
+	UnitConnection Unit = "connection"
 
-	Reset Reject = "reset"
+	SignalService    Signal = "service"
+	SignalRTT        Signal = "rtt"
+	SignalConnection Signal = "connection"
+
+	RejectReset Reject = "reset"
 )

@@ -1,0 +1,58 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// FuzzParse: whatever a file holds, Parse returns a configuration that can be
+// used, or errors that name their place; it never panics.
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no examples: %v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse(data, Input{File: "f", SSHPort: 22})
+		if err == nil {
+			seen := map[target]bool{}
+			for _, x := range c.Targets() {
+				key := target{x.Rule.Scope, x.Port}
+				if x.Port == 0 || x.Rule.Name == "" || x.Rule.Mode == "" || seen[key] {
+					t.Errorf("accepted %+v", x.Rule)
+				}
+				seen[key] = true
+				if _, err := x.NewAlgorithm(); err != nil {
+					t.Error(err)
+				}
+			}
+			if len(seen) == 0 {
+				t.Error("accepted without a target")
+			}
+			return
+		}
+		var all Errors
+		if !errors.As(err, &all) || len(all) == 0 {
+			t.Fatalf("not of type Errors: %v", err)
+		}
+		lines := strings.Count(string(data), "\n") + strings.Count(string(data), "\r") + 1
+		for _, e := range all {
+			if e.File != "f" || e.Msg == "" || e.Line < 0 || e.Line > lines || e.Line > 0 && e.Column < 1 {
+				t.Errorf("names no place: %#v", e)
+			}
+			if strings.ContainsFunc(e.Excerpt, func(c rune) bool { return c < ' ' && c != '\n' }) {
+				t.Errorf("control characters in %q", e.Excerpt)
+			}
+		}
+	})
+}

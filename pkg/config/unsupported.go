@@ -1,0 +1,27 @@
+package config
+
+import "regexp"
+
+// unsupported are the keys and values of the format that this version does
+// not act on, as they are spelled in a rule. They are refused by name rather
+// than as a misspelling.
+var unsupported = map[string]bool{
+	"rule.end":            true,
+	"rule.hold":           true,
+	"rule.pace":           true,
+	"rule.exempt":         true,
+	"rule.per_source":     true,
+	"rule.classes":        true,
+	"rule.scope.pods":     true,
+	"rule.scope.cgroup":   true,
+	"rule.unit: request":  true,
+	"rule.signal: accept": true,
+	"rule.reject: drop":   true,
+}
+
+var rulePrefix = regexp.MustCompile(`^(rules\[\d+\]|defaults)\.`)
+
+// isUnsupported looks up a key, or "key: value".
+func isUnsupported(key string) bool {
+	return unsupported[rulePrefix.ReplaceAllString(key, "rule.")]
+}
