@@ -11,8 +11,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
-
 	"headgate/pkg/scope"
 )
 
@@ -31,9 +29,10 @@ const (
 // attached is a pinned link and, where it is not one of the shared programs,
 // the program that it holds.
 type attached struct {
-	hook Hook
-	link link.Link
-	own  *ebpf.Program
+	hook  Hook
+	link  link.Link
+	own   *ebpf.Program
+	fresh bool // made by this agent, not taken over
 }
 
 func (a *attached) close() {
@@ -86,12 +85,12 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	if err != nil {
 		return err
 	}
-	l, err := g.attach(name, p, func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) })
+	l, fresh, err := g.attach(name, p, func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) })
 	if err != nil {
 		p.Close()
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
-	g.links[name] = &attached{hook: HookLookup, link: l, own: p}
+	g.links[name] = &attached{hook: HookLookup, link: l, own: p, fresh: fresh}
 	return nil
 }
 
@@ -100,44 +99,43 @@ func (g *Gate) attachCgroup(hook Hook, suffix, path string, at ebpf.AttachType, 
 	if g.links[name] != nil {
 		return nil
 	}
-	l, err := g.attach(name, p, func() (link.Link, error) {
+	l, fresh, err := g.attach(name, p, func() (link.Link, error) {
 		return link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: p})
 	})
 	if err != nil {
 		return fmt.Errorf("attach %s to cgroup %s: %w", hook, path, err)
 	}
-	g.links[name] = &attached{hook: hook, link: l}
+	g.links[name] = &attached{hook: hook, link: l, fresh: fresh}
 	return nil
 }
 
 // attach replaces the program of a predecessor's link in one step, or makes a
-// new link and pins it.
-func (g *Gate) attach(name string, p *ebpf.Program, attach func() (link.Link, error)) (link.Link, error) {
+// new (fresh) link and pins it.
+func (g *Gate) attach(name string, p *ebpf.Program, attach func() (link.Link, error)) (l link.Link, fresh bool, err error) {
 	pin := g.state.link(name)
 	old, err := link.LoadPinnedLink(pin, nil)
 	switch {
 	case err == nil:
 		if err = old.Update(p); err == nil {
-			return old, nil
+			return old, false, nil
 		}
 		// What it was attached to is gone: a link to nothing cannot be updated.
 		old.Close()
 		if err := os.Remove(pin); err != nil {
-			return nil, fmt.Errorf("unpin the link of an earlier agent: %w", err)
+			return nil, false, fmt.Errorf("unpin the link of an earlier agent: %w", err)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("link of an earlier agent: %w", err)
+		return nil, false, fmt.Errorf("link of an earlier agent: %w", err)
 	}
 
-	l, err := attach()
-	if err != nil {
-		return nil, explain(err)
+	if l, err = attach(); err != nil {
+		return nil, false, explain(err)
 	}
 	if err := l.Pin(pin); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("pin: %w", err)
+		return nil, false, fmt.Errorf("pin: %w", err)
 	}
-	return l, nil
+	return l, true, nil
 }
 
 func (g *Gate) detach(name string) error {
@@ -235,14 +233,9 @@ func (g *Gate) Sweep() error {
 	return nil
 }
 
-// Renew keeps the limits in force until that long from now.
-func (g *Gate) Renew(lease time.Duration) error {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("clock: %w", err)
-	}
-	until := headgateLease{Until: uint64(now.Nano()) + uint64(lease)}
-	if err := g.maps[headgateMapLeases].Put(uint32(0), until); err != nil {
+// Renew keeps the limits in force until then, on CLOCK_MONOTONIC.
+func (g *Gate) Renew(until time.Duration) error {
+	if err := g.maps[headgateMapLeases].Put(uint32(0), headgateLease{Until: uint64(until)}); err != nil {
 		return fmt.Errorf("renew the lease: %w", err)
 	}
 	return nil

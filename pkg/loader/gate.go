@@ -57,6 +57,7 @@ type Gate struct {
 	links map[string]*attached
 	ids   map[TargetKey]uint32
 	read  *readBuffers
+	fresh bool // the maps are ours, not a predecessor's
 }
 
 // Open loads the programs and takes over the maps of a predecessor, or makes
@@ -82,14 +83,14 @@ func Open(o Options) (_ *Gate, err error) {
 	}
 	defer func() {
 		if err != nil {
-			g.close()
+			err = errors.Join(err, g.Abandon())
 		}
 	}()
 	room := uint32(64)
 	for int(room) < o.Targets {
 		room *= 2
 	}
-	if g.maps, err = openMaps(state, spec, room, o.Log); err != nil {
+	if g.maps, g.fresh, err = openMaps(state, spec, room, o.Log); err != nil {
 		return nil, explain(err)
 	}
 	if err := g.loadPrograms(); err != nil {
@@ -183,6 +184,21 @@ func explain(err error) error {
 // Close lets go of the kernel side and leaves it in place, pinned: counting
 // goes on, and the gates open when the lease runs out.
 func (g *Gate) Close() error { return g.close() }
+
+// Abandon undoes what was made since Open and leaves what was there before:
+// for a start that fails.
+func (g *Gate) Abandon() error {
+	if g.fresh {
+		return g.Remove()
+	}
+	var errs []error
+	for name, l := range g.links {
+		if l.fresh {
+			errs = append(errs, g.detach(name))
+		}
+	}
+	return errors.Join(append(errs, g.close())...)
+}
 
 // Remove detaches and unpins everything.
 func (g *Gate) Remove() error {

@@ -48,19 +48,20 @@ func layoutHash() uint64 {
 }
 
 // openMaps opens the pinned maps of a predecessor, or makes new ones when
-// there are none or when they are not what these programs work with.
-func openMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32, log *slog.Logger) (map[string]*ebpf.Map, error) {
-	maps, err := adoptMaps(s, spec, targets)
+// there are none (fresh) or when they are not what these programs work with.
+func openMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32, log *slog.Logger) (maps map[string]*ebpf.Map, fresh bool, err error) {
+	maps, err = adoptMaps(s, spec, targets)
 	if err == nil {
-		return maps, nil
+		return maps, false, nil
 	}
 	if !errors.Is(err, errNoMaps) {
 		log.Warn("the state of an earlier agent cannot be taken over; counting anew from live connections", "reason", err)
 	}
 	if err := s.removeLive(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return createMaps(s, spec, targets)
+	maps, err = createMaps(s, spec, targets)
+	return maps, true, err
 }
 
 var errNoMaps = errors.New("no pinned maps")

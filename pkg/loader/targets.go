@@ -45,11 +45,12 @@ type Order struct {
 
 // Reading is what the kernel has counted on a target. Counters never go back.
 type Reading struct {
-	InFlight int
-	Pending  int    // of these, reservations whose handshake goes on
-	Peak     int    // most in flight in PeakTick
-	PeakTick uint32 // the Order.Tick that was in force
-	Listens  uint32 // calls of listen(2) on the port
+	InFlight  int
+	Pending   int    // of these, reservations whose handshake goes on
+	Peak      int    // most in flight in PeakTick
+	PeakTick  uint32 // the Order.Tick that was in force
+	RefusedIn uint32 // the last Order.Tick in which something was refused
+	Listens   uint32 // calls of listen(2) on the port
 
 	Admitted    uint64 // connections established, or adopted
 	Adopted     uint64 // of these, older than the programs
@@ -257,6 +258,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		Pending:      int(int32(st.Pending)),
 		Peak:         int(uint32(st.Peak)),
 		PeakTick:     uint32(st.Peak >> 32),
+		RefusedIn:    st.RefusedIn,
 		Listens:      st.Listens,
 		CohortEpoch:  uint32(co.Joined >> 32),
 		CohortJoined: int(uint32(co.Joined)),

@@ -46,3 +46,33 @@ func TestQuantileWithinABucket(t *testing.T) {
 		}
 	})
 }
+
+func TestReaderLosesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var total, window, seen Histogram
+		// A bucket about to wrap must not disturb.
+		total.Bucket[40] = 1<<32 - 2
+		var r Reader
+		r.Begin(&total)
+		n := 0
+		for range rapid.IntRange(1, 20).Draw(t, "windows") {
+			for _, i := range rapid.SliceOf(rapid.SampledFrom([]int{0, 40, 41, Buckets - 1})).Draw(t, "samples") {
+				total.Bucket[i]++
+				n++
+			}
+			r.Next(&total, &window)
+			for i, d := range window.Bucket {
+				seen.Bucket[i] += d
+			}
+			seen.Count += window.Count
+		}
+		if seen.Count != uint64(n) {
+			t.Fatalf("the windows hold %d samples of %d", seen.Count, n)
+		}
+		for i, d := range seen.Bucket {
+			if want := total.Bucket[i]; i != 40 && d != want || i == 40 && d != want+2 {
+				t.Fatalf("bucket %d: the windows hold %d of %d", i, d, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,324 @@
+// Package agent puts headgate together: the kernel's gate, one algorithm for
+// each target, and what is reported of them.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headgate/pkg/config"
+	"headgate/pkg/loader"
+	"headgate/pkg/scope"
+)
+
+// meterInterval is how often what only people read is read from the kernel.
+const meterInterval = time.Second
+
+// Agent protects the targets of a configuration.
+type Agent struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	version string
+	gate    *loader.Gate
+	scopes  []*scopeState
+	cgroup2 string
+
+	// stop ends the loop, done is closed when it has ended.
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex // guards what follows and the targets
+	targets []*target
+	ids     []uint32
+	orders  []loader.Order
+	renewed time.Duration // when the lease was
+	failure error         // of the last window
+	owners  map[uint64]*owner
+}
+
+// scopeState is one network namespace with targets in it.
+type scopeState struct {
+	scope   config.Scope
+	netns   *scope.Netns
+	targets map[uint16]*target
+}
+
+// Start attaches everything that the configuration needs and begins to
+// enforce it. When it returns an error nothing that was not there before is
+// left attached.
+func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err error) {
+	a := &Agent{
+		cfg:     cfg,
+		log:     log,
+		version: version,
+		done:    make(chan struct{}),
+		owners:  make(map[uint64]*owner),
+	}
+	defer func() {
+		if err != nil {
+			a.release(err)
+		}
+	}()
+
+	if a.cgroup2, err = scope.Cgroup2(); err != nil {
+		return nil, err
+	}
+	if err := a.openScopes(); err != nil {
+		return nil, err
+	}
+	a.gate, err = loader.Open(loader.Options{Dir: cfg.State, Targets: len(cfg.Targets()), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.attach(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	go a.loop(ctx)
+	return a, nil
+}
+
+// openScopes makes the targets and opens the namespaces that they are in.
+func (a *Agent) openScopes() error {
+	byScope := make(map[config.Scope]*scopeState)
+	for _, ct := range a.cfg.Targets() {
+		s := byScope[ct.Rule.Scope]
+		if s == nil {
+			ns, err := scope.OpenNetns(ct.Rule.Scope.Netns)
+			if err != nil {
+				return fmt.Errorf("rule %s: scope: %w", ct.Rule.Name, err)
+			}
+			s = &scopeState{scope: ct.Rule.Scope, netns: ns, targets: make(map[uint16]*target)}
+			byScope[ct.Rule.Scope] = s
+			a.scopes = append(a.scopes, s)
+		}
+		t, err := newTarget(ct, loader.TargetKey{Netns: s.netns.Cookie(), Port: ct.Port})
+		if err != nil {
+			return fmt.Errorf("rule %s: %w", ct.Rule.Name, err)
+		}
+		s.targets[ct.Port] = t
+		a.targets = append(a.targets, t)
+	}
+	return nil
+}
+
+// attach brings the kernel's side up to what the configuration says. Targets
+// come before programs, and programs before the connections that were there
+// already, so that each of these is counted exactly once.
+func (a *Agent) attach() error {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	if err := a.renew(now); err != nil {
+		return err
+	}
+	if err := a.addTargets(now); err != nil {
+		return err
+	}
+	if err := a.gate.AttachCgroup2(a.cgroup2); err != nil {
+		return err
+	}
+	for _, s := range a.scopes {
+		if err := a.gate.AttachNetns(s.netns); err != nil {
+			return fmt.Errorf("scope %s: %w", s.scope, err)
+		}
+		if err := a.gate.Adopt(s.netns); err != nil {
+			return fmt.Errorf("scope %s: %w", s.scope, err)
+		}
+		if err := a.watchListeners(s, now); err != nil {
+			return fmt.Errorf("scope %s: %w", s.scope, err)
+		}
+	}
+	return a.gate.Prune()
+}
+
+func (a *Agent) addTargets(now time.Duration) error {
+	readings, err := a.gate.Read()
+	if err != nil {
+		return err
+	}
+	wanted := make(map[loader.TargetKey]bool, len(a.targets))
+	for _, t := range a.targets {
+		wanted[t.key] = true
+		if id, ok := a.gate.Targets()[t.key]; ok {
+			t.adopt(readings[id])
+		}
+		if t.id, err = a.gate.Target(t.key, t.begin(now)); err != nil {
+			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
+		}
+		a.ids = append(a.ids, t.id)
+		for _, m := range t.meters() {
+			if err := m.begin(a.gate, t); err != nil {
+				return err
+			}
+		}
+	}
+	a.orders = make([]loader.Order, len(a.targets))
+	for key := range a.gate.Targets() {
+		if !wanted[key] {
+			if err := a.gate.Retire(key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loop runs a window after the other until ctx ends.
+func (a *Agent) loop(ctx context.Context) {
+	defer close(a.done)
+	window := time.NewTicker(a.cfg.Window)
+	defer window.Stop()
+	meters := time.NewTicker(meterInterval)
+	defer meters.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-window.C:
+			err = a.runWindow()
+		case <-meters.C:
+			err = a.readMeters()
+		}
+		a.note(err)
+	}
+}
+
+// note logs trouble when it begins and when it is over, not every window.
+func (a *Agent) note(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err != nil && (a.failure == nil || a.failure.Error() != err.Error()):
+		a.log.Error("window failed; the limits in force stay until the lease ends", "error", err)
+	case err == nil && a.failure != nil:
+		a.log.Info("windows run again")
+	}
+	a.failure = err
+}
+
+// runWindow reads the counts, asks the algorithms and writes their decisions.
+func (a *Agent) runWindow() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.gate.Sweep(); err != nil {
+		return err
+	}
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	readings, err := a.gate.Read()
+	if err != nil {
+		return err
+	}
+	lookAgain := false
+	for i, t := range a.targets {
+		r := readings[t.id]
+		lookAgain = lookAgain || r.Listens != t.last.Listens
+		if t.quantiles && r.Samples[t.signal] != t.last.Samples[t.signal] {
+			if err := a.gate.Histogram(t.id, t.signal, &t.total); err != nil {
+				return err
+			}
+		}
+		a.orders[i] = t.step(now, r, a.log)
+	}
+	if err := a.gate.Write(a.ids, a.orders); err != nil {
+		return err
+	}
+	if err := a.renew(now); err != nil {
+		return err
+	}
+	if lookAgain {
+		return a.watchAllListeners(now)
+	}
+	return nil
+}
+
+// readMeters reads what only people look at: histograms and accept queues.
+func (a *Agent) readMeters() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.targets {
+		for _, m := range t.meters() {
+			if err := m.read(a.gate, t); err != nil {
+				return err
+			}
+		}
+	}
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	return a.watchAllListeners(now)
+}
+
+func (a *Agent) renew(now time.Duration) error {
+	if err := a.gate.Renew(now + a.cfg.Lease); err != nil {
+		return err
+	}
+	a.renewed = now
+	return nil
+}
+
+// SetMode switches every target to enforce or observe, from the next window on.
+func (a *Agent) SetMode(m config.Mode) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.targets {
+		t.mode = m
+	}
+}
+
+// Stop ends the agent and leaves the kernel's side in place for the next one:
+// counting goes on, and every gate opens when the lease runs out.
+func (a *Agent) Stop() error {
+	a.stop()
+	<-a.done
+	return errors.Join(a.gate.Close(), a.closeScopes())
+}
+
+// Remove ends the agent and detaches everything.
+func (a *Agent) Remove() error {
+	a.stop()
+	<-a.done
+	return errors.Join(a.gate.Remove(), a.closeScopes())
+}
+
+// release undoes a start that failed. What a predecessor had left stays.
+func (a *Agent) release(cause error) {
+	if a.gate != nil {
+		if err := a.gate.Abandon(); err != nil {
+			a.log.Error("cannot undo a failed start", "error", err, "start", cause)
+		}
+	}
+	if err := a.closeScopes(); err != nil {
+		a.log.Error("cannot undo a failed start", "error", err, "start", cause)
+	}
+}
+
+func (a *Agent) closeScopes() error {
+	var errs []error
+	for _, s := range a.scopes {
+		errs = append(errs, s.netns.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// monotonic is the kernel's clock for programs, which Go's does not show.
+func monotonic() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, fmt.Errorf("clock: %w", err)
+	}
+	return time.Duration(ts.Nano()), nil
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"headgate/pkg/scope"
+)
+
+// forgetAfter is how long a cgroup is timed on when no listener is seen in it:
+// connections may outlive their listener, and servers restart.
+const forgetAfter = time.Minute
+
+// owner is a cgroup whose packets are timed.
+type owner struct {
+	path string
+	seen time.Duration
+}
+
+func (a *Agent) watchAllListeners(now time.Duration) error {
+	var errs []error
+	for _, s := range a.scopes {
+		if err := a.watchListeners(s, now); err != nil {
+			errs = append(errs, fmt.Errorf("scope %s: %w", s.scope, err))
+		}
+	}
+	for id, o := range a.owners {
+		if now-o.seen > forgetAfter {
+			delete(a.owners, id)
+			errs = append(errs, a.gate.DetachService(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// watchListeners looks at the listeners of a scope's targets: their accept
+// queues, and the cgroups that their connections will belong to.
+func (a *Agent) watchListeners(s *scopeState, now time.Duration) error {
+	var listeners []scope.Listener
+	err := s.netns.Do(func() (err error) {
+		listeners, err = scope.Listeners()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	queues := make(map[uint16]listenerState)
+	var errs []error
+	for _, l := range listeners {
+		if s.targets[l.Port] == nil {
+			continue
+		}
+		q := queues[l.Port]
+		q.present = true
+		q.queued += l.Queued
+		q.backlog += l.Backlog
+		q.dropped += l.Dropped
+		queues[l.Port] = q
+		errs = append(errs, a.own(l.CgroupID, now))
+	}
+	for port, t := range s.targets {
+		t.listen(queues[port])
+	}
+	return errors.Join(errs...)
+}
+
+// own has the packets of a cgroup timed.
+func (a *Agent) own(id uint64, now time.Duration) error {
+	if o := a.owners[id]; o != nil {
+		o.seen = now
+		return nil
+	}
+	path, err := scope.CgroupPath(a.cgroup2, id)
+	if errors.Is(err, scope.ErrNoCgroup) {
+		return nil // gone since, or not visible from here: the next look tells
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.gate.AttachService(path, id); err != nil {
+		return err
+	}
+	a.owners[id] = &owner{path: path, seen: now}
+	if path == a.cgroup2 {
+		a.log.Warn("a protected server is in the root cgroup: the packets of every process without a cgroup of its own are looked at", "cgroup", path)
+	} else {
+		a.log.Info("timing the packets of a cgroup", "cgroup", path)
+	}
+	return nil
+}

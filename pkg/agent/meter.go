@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"headgate/pkg/loader"
+	"headgate/pkg/metrics"
+	"headgate/pkg/rtt"
+)
+
+// meter reads one signal of a target once a second: the last window is for the
+// status, the sum of all of them for the metrics.
+type meter struct {
+	signal loader.Signal
+	reader rtt.Reader
+	total  rtt.Histogram
+	window rtt.Histogram
+	sum    metrics.Histogram
+}
+
+func (t *target) meters() []*meter { return []*meter{&t.service, &t.trips, &t.handshake} }
+
+// begin takes what a predecessor has counted as the first window, so that the
+// totals go on where it stopped.
+func (m *meter) begin(g *loader.Gate, t *target) error {
+	if err := m.read(g, t); err != nil {
+		return err
+	}
+	if m.signal == t.signal {
+		t.perTick.Begin(&m.total)
+	}
+	m.window = rtt.Histogram{}
+	return nil
+}
+
+func (m *meter) read(g *loader.Gate, t *target) error {
+	if err := g.Histogram(t.id, m.signal, &m.total); err != nil {
+		return err
+	}
+	m.reader.Next(&m.total, &m.window)
+	m.sum.Add(&m.window)
+	return nil
+}

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+
+	"headgate/pkg/loader"
+	"headgate/pkg/metrics"
+	"headgate/pkg/status"
+)
+
+// Status returns the state as of the last window.
+func (a *Agent) Status() status.Status {
+	return a.Snapshot().Status
+}
+
+// Snapshot returns what a scrape of the metrics reports.
+func (a *Agent) Snapshot() metrics.Snapshot {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, err := monotonic()
+	if err != nil {
+		now = a.renewed
+	}
+	s := metrics.Snapshot{
+		Status: status.Status{
+			Version:      a.version,
+			Mode:         string(a.cfg.Mode),
+			LeaseSeconds: a.cfg.Lease.Seconds(),
+			Capabilities: make(map[string]bool),
+		},
+		LeaseAge:         now - a.renewed,
+		ProgramsAttached: make(map[string]int),
+		MapFull:          map[string]uint64{"pendings": 0, "conns": 0},
+	}
+	for c, able := range a.gate.Capabilities() {
+		s.Status.Capabilities[string(c)] = able
+	}
+	for hook, n := range a.gate.Attached() {
+		s.ProgramsAttached[string(hook)] = n
+	}
+	for _, t := range a.targets {
+		s.Status.Targets = append(s.Status.Targets, t.status(now))
+		s.Details = append(s.Details, metrics.Detail{
+			Service: t.service.sum.Clone(),
+			TCPRTT:  t.trips.sum.Clone(),
+			Windows: maps.Clone(t.windows),
+		})
+		s.MapFull["pendings"] += t.last.PendingFull
+		s.MapFull["conns"] += t.last.ConnFull
+	}
+	return s
+}
+
+// NotReady returns why the targets are not protected now; none when they are.
+func (a *Agent) NotReady() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var reasons []string
+	if a.failure != nil {
+		reasons = append(reasons, fmt.Sprintf("the last window failed: %v", a.failure))
+	}
+	if now, err := monotonic(); err == nil && now-a.renewed > a.cfg.Lease {
+		reasons = append(reasons, fmt.Sprintf("the lease has not been renewed for %v: every gate is open", now-a.renewed))
+	}
+	attached := a.gate.Attached()
+	if attached[loader.HookSockops] == 0 {
+		reasons = append(reasons, "the program that counts connections is not attached")
+	}
+	if n := attached[loader.HookLookup]; n < len(a.scopes) {
+		reasons = append(reasons, fmt.Sprintf("admission is attached to %d of %d network namespaces", n, len(a.scopes)))
+	}
+	return reasons
+}

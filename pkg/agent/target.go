@@ -1,0 +1,233 @@
+package agent
+
+import (
+	"log/slog"
+	"time"
+
+	"headgate/pkg/config"
+	"headgate/pkg/controller"
+	"headgate/pkg/loader"
+	"headgate/pkg/rtt"
+	"headgate/pkg/status"
+)
+
+// rttQuantile is what stands for a window of TCP round trips: low, because a
+// client's delayed ACK and its own thinking are in the higher ones.
+const rttQuantile = 0.1
+
+// target is one protected port: what the kernel counted last, the algorithm
+// that makes a limit of it, and what is reported.
+type target struct {
+	id     uint32
+	key    loader.TargetKey
+	config config.Target
+	algo   controller.Algorithm
+	signal loader.Signal
+	mode   config.Mode
+
+	last     loader.Reading
+	decision controller.Decision
+	tick     uint32 // of the order in force
+	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
+
+	// quantiles: the algorithm wants the sizes of the samples, not just the sum.
+	quantiles bool
+	total     rtt.Histogram
+	window    rtt.Histogram
+	perTick   rtt.Reader
+
+	service, trips, handshake meter
+	listener                  listenerState
+	change                    change
+	windows                   map[string]uint64
+}
+
+// listenerState is that of all listeners of a port together.
+type listenerState struct {
+	present   bool
+	queued    int    // connections that nobody has accepted yet
+	backlog   int    // most of them
+	dropped   uint64 // connections lost to a full queue, as the kernel counts
+	overflows uint64 // the same since the agent began
+}
+
+type change struct {
+	reason string
+	at     time.Duration
+}
+
+func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
+	algo, err := t.NewAlgorithm()
+	if err != nil {
+		return nil, err
+	}
+	p := t.Rule.Limit.Params
+	signal := signalOf(t.Rule.Signal)
+	return &target{
+		key:       key,
+		config:    t,
+		algo:      algo,
+		signal:    signal,
+		mode:      t.Rule.Mode,
+		quantiles: signal == loader.RTT || p.SampleWindow != nil && *p.SampleWindow == controller.Percentile,
+		service:   meter{signal: loader.Service},
+		trips:     meter{signal: loader.RTT},
+		handshake: meter{signal: loader.Handshake},
+		windows:   make(map[string]uint64),
+	}, nil
+}
+
+func signalOf(s config.Signal) loader.Signal {
+	switch s {
+	case config.SignalRTT:
+		return loader.RTT
+	case config.SignalConnection:
+		return loader.Lifetime
+	default:
+		return loader.Service
+	}
+}
+
+// begin is the order that a target starts with: the algorithm's first
+// decision, before it has seen anything.
+func (t *target) begin(now time.Duration) loader.Order {
+	t.decision = t.algo.Decide(controller.Tick{Now: now})
+	t.tick++
+	return t.order()
+}
+
+// adopt takes what a predecessor has counted as the start. Ticks and cohorts
+// go on from its numbers: an equal one would be mistaken for the old.
+func (t *target) adopt(r loader.Reading) {
+	t.last = r
+	t.tick = max(t.tick, r.PeakTick, r.RefusedIn) + 1
+	t.epoch = r.CohortEpoch
+}
+
+// step makes an order from what the kernel has counted since the last step.
+func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loader.Order {
+	s := t.signal
+	in := controller.Tick{
+		Now:         now,
+		Samples:     r.Samples[s] - t.last.Samples[s],
+		Sum:         r.Sum[s] - t.last.Sum[s],
+		MaxInFlight: max(t.last.InFlight, r.InFlight),
+		Refused:     r.Rejected - t.last.Rejected + r.WouldReject - t.last.WouldReject,
+	}
+	if r.PeakTick == t.tick {
+		in.MaxInFlight = max(in.MaxInFlight, r.Peak)
+	}
+	if t.quantiles && in.Samples > 0 {
+		t.perTick.Next(&t.total, &t.window)
+		in.Histogram = &t.window
+		if s == loader.RTT {
+			in.Samples = t.window.Count
+			in.Sum = t.window.Quantile(rttQuantile) * time.Duration(in.Samples)
+		}
+	}
+	if r.CohortEpoch == t.decision.CohortEpoch+t.epoch {
+		unfinished := uint64(max(r.CohortJoined-r.CohortDone, 0))
+		in.Cohort = controller.Cohort{
+			Epoch:    t.decision.CohortEpoch,
+			Admitted: r.CohortJoined,
+			Done:     r.CohortDone,
+			Sum:      r.CohortSum,
+			Ages:     max(time.Duration(unfinished*uint64(now)-r.CohortStarts), 0),
+		}
+	}
+	t.last = r
+
+	before := t.decision.Limit
+	t.decision = t.algo.Decide(in)
+	if t.decision.Limit != before {
+		t.change = change{reason: t.config.Rule.Limit.Algorithm, at: now}
+		log.Debug("limit changed", "rule", t.config.Rule.Name, "port", t.config.Port,
+			"scope", t.config.Rule.Scope.String(), "from", before, "to", t.decision.Limit)
+	}
+	switch {
+	case in.Samples == 0:
+		t.windows["empty"]++
+	case t.decision.Limit != before:
+		t.windows["changed"]++
+	default:
+		t.windows["unchanged"]++
+	}
+	t.tick++
+	return t.order()
+}
+
+func (t *target) order() loader.Order {
+	d := t.decision
+	return loader.Order{
+		Enforce:      t.mode == config.ModeEnforce,
+		Limit:        d.Limit,
+		AfterRefusal: d.AfterRefusal,
+		Signal:       t.signal,
+		Tick:         t.tick,
+		CohortEpoch:  d.CohortEpoch + t.epoch,
+		CohortSize:   d.CohortSize,
+	}
+}
+
+// listen takes in what the target's listeners look like now. The kernel counts
+// what each has dropped, and takes the number along when it is closed.
+func (t *target) listen(now listenerState) {
+	was := t.listener
+	now.overflows = was.overflows
+	if now.dropped > was.dropped && was.present {
+		now.overflows += now.dropped - was.dropped
+	}
+	t.listener = now
+}
+
+// status reports the target.
+func (t *target) status(now time.Duration) status.Target {
+	terms := make(map[string]float64)
+	for _, term := range t.algo.Terms() {
+		terms[term.Name] = term.Value
+	}
+	rule, r := t.config.Rule, &t.last
+	window := &t.service.window
+	if t.signal == loader.RTT {
+		window = &t.trips.window
+	}
+	st := status.Target{
+		Rule:      rule.Name,
+		Port:      t.config.Port,
+		Scope:     rule.Scope.String(),
+		Unit:      string(rule.Unit),
+		Mode:      string(t.mode),
+		Algorithm: rule.Limit.Algorithm,
+		Limit:     t.decision.Limit,
+		InFlight:  r.InFlight,
+		Pending:   r.Pending,
+		Signal:    string(rule.Signal),
+		Window: status.Window{
+			Samples:     window.Count,
+			MeanSeconds: window.Mean().Seconds(),
+			P50Seconds:  window.Quantile(0.5).Seconds(),
+			P99Seconds:  window.Quantile(0.99).Seconds(),
+		},
+		BaselineSeconds:     terms["baseline_seconds"],
+		Gradient:            terms["gradient"],
+		ThroughputPerSecond: terms["throughput_per_second"],
+		TCPRTTSeconds: status.TCPRTT{
+			HandshakeP50: t.handshake.window.Quantile(0.5).Seconds(),
+			Min:          t.trips.window.Quantile(0).Seconds(),
+			P50:          t.trips.window.Quantile(0.5).Seconds(),
+		},
+		AcceptQueue: status.AcceptQueue{
+			Length:         t.listener.queued,
+			Max:            t.listener.backlog,
+			OverflowsTotal: t.listener.overflows,
+		},
+		AdmittedTotal:    r.Admitted,
+		RejectedTotal:    status.Rejected{Limit: r.Rejected},
+		WouldRejectTotal: r.WouldReject,
+		FinishedTotal:    r.Finished,
+	}
+	if t.change.reason != "" {
+		st.LastChange = status.Change{Reason: t.change.reason, SecondsAgo: (now - t.change.at).Seconds()}
+	}
+	return st
+}
