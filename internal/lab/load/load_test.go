@@ -123,16 +123,13 @@ func run(t *testing.T, target string, n int, change func(*Config)) (Counts, []Re
 }
 
 func TestOutcomesOverHTTP(t *testing.T) {
-	status := http.StatusOK
-	slow := time.Duration(0)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slow > 0 {
-			select {
-			case <-time.After(slow):
-			case <-r.Context().Done():
-			}
+		switch r.URL.Path {
+		case "/slow":
+			<-r.Context().Done()
+		case "/busy":
+			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		w.WriteHeader(status)
 		_, _ = w.Write(make([]byte, 300_000)) // more than one read
 	}))
 	defer srv.Close()
@@ -145,12 +142,10 @@ func TestOutcomesOverHTTP(t *testing.T) {
 	if got, _ := run(t, address, 50, func(c *Config) { c.Sources = loopback }); got != (Counts{Arrived: 50, Answered: 50}) {
 		t.Errorf("with sources: %+v", got)
 	}
-	status = http.StatusServiceUnavailable
-	if got, _ := run(t, address, 50, nil); got != (Counts{Arrived: 50, Failed: 50}) {
+	if got, _ := run(t, address, 50, func(c *Config) { c.Request = Get("/busy") }); got != (Counts{Arrived: 50, Failed: 50}) {
 		t.Errorf("503: %+v", got)
 	}
-	status, slow = http.StatusOK, 10*time.Second
-	got, results := run(t, address, 50, func(c *Config) { c.Timeout = 100 * time.Millisecond })
+	got, results := run(t, address, 50, func(c *Config) { c.Request, c.Timeout = Get("/slow"), 100*time.Millisecond })
 	if got != (Counts{Arrived: 50, TimedOut: 50}) {
 		t.Errorf("slow: %+v", got)
 	}
@@ -159,7 +154,9 @@ func TestOutcomesOverHTTP(t *testing.T) {
 			t.Errorf("timed out after %v, want 100ms", r.Latency)
 		}
 	}
-	got, _ = run(t, address, 50, func(c *Config) { c.Timeout, c.MaxOutstanding = 200*time.Millisecond, 10 })
+	got, _ = run(t, address, 50, func(c *Config) {
+		c.Request, c.Timeout, c.MaxOutstanding = Get("/slow"), 200*time.Millisecond, 10
+	})
 	if got != (Counts{Arrived: 50, TimedOut: 10, Unsent: 40}) {
 		t.Errorf("at most ten outstanding: %+v", got)
 	}
