@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
 	"headgate/pkg/scope"
 )
 
@@ -119,8 +121,10 @@ func (g *Gate) attach(name string, p *ebpf.Program, attach func() (link.Link, er
 		if err = old.Update(p); err == nil {
 			return old, false, nil
 		}
-		// What it was attached to is gone: a link to nothing cannot be updated.
 		old.Close()
+		if !errors.Is(err, unix.ENOLINK) { // what it was attached to is gone
+			return nil, false, fmt.Errorf("take over the link of an earlier agent: %w", err)
+		}
 		if err := os.Remove(pin); err != nil {
 			return nil, false, fmt.Errorf("unpin the link of an earlier agent: %w", err)
 		}

@@ -26,14 +26,14 @@ var (
 //
 //	live/maps/NAME    every map of the programs, and "layout"
 //	live/links/NAME   what keeps each program attached
-//	new.PID           a live directory in the making; renamed when complete
+//	new-PID           a live directory in the making; renamed when complete
 //
 // It is changed only by who holds the lock on it.
 const (
 	liveName  = "live"
 	mapsName  = "maps"
 	linksName = "links"
-	newPrefix = "new."
+	newPrefix = "new-" // bpffs allows no dots
 )
 
 // stateDir is a locked state directory.
