@@ -2,7 +2,8 @@ package sim
 
 import (
 	"math"
-	"slices"
+
+	"headgate/pkg/rtt"
 )
 
 // Result is what came of a run. Totals count the attempts that arrived between
@@ -36,10 +37,9 @@ type Result struct {
 	Step   float64       `json:"step_seconds"`
 	Series []SeriesPoint `json:"series"`
 
-	latencies, clients []float64
-	relative           []float64
-	from, to           float64
-	ticks              int
+	latencies, relative, clients quantiles
+
+	from, to float64
 }
 
 // SeriesPoint is a stretch of a run.
@@ -62,6 +62,8 @@ func newResult(sc Scenario) *Result {
 	step := sc.Tick.Seconds() * math.Ceil(ticks/points)
 	n := int(sc.Duration.Seconds()/step) + 1
 	r := &Result{Scenario: sc, Step: step, Series: make([]SeriesPoint, n), from: sc.From.Seconds(), to: sc.To.Seconds()}
+	unit := sc.Server.Service.Seconds()
+	r.latencies.unit, r.relative.unit, r.clients.unit = unit, unit, unit
 	for i := range r.Series {
 		r.Series[i].At = float64(i) * step
 	}
@@ -112,13 +114,12 @@ func (r *Result) finished(now float64, j *job, longer float64) {
 	} else {
 		r.Late++
 	}
-	r.latencies = append(r.latencies, latency)
-	r.relative = append(r.relative, latency/j.times)
-	r.clients = append(r.clients, now-j.first)
+	r.latencies.add(latency)
+	r.relative.add(latency / j.times)
+	r.clients.add(now - j.first)
 }
 
 func (r *Result) tick(s *simulation) {
-	r.ticks++
 	p := r.point(s.now)
 	p.Limit = s.gate.decision.Limit
 	p.Refusing = s.gate.decision.AfterRefusal
@@ -132,9 +133,9 @@ func (r *Result) summarise(g *gate) {
 	}
 	service := r.Scenario.Server.Service.Seconds()
 	r.Goodput = float64(r.Good) / (r.to - r.from)
-	r.P50, r.P99 = quantile(r.latencies, 0.5), quantile(r.latencies, 0.99)
-	r.P50Service, r.P99Service = quantile(r.relative, 0.5)/service, quantile(r.relative, 0.99)/service
-	r.ClientP99 = quantile(r.clients, 0.99)
+	r.P50, r.P99 = r.latencies.at(0.5), r.latencies.at(0.99)
+	r.P50Service, r.P99Service = r.relative.at(0.5)/service, r.relative.at(0.99)/service
+	r.ClientP99 = r.clients.at(0.99)
 	sum := 0.0
 	for _, p := range g.partitions {
 		sum += p.mean
@@ -142,14 +143,18 @@ func (r *Result) summarise(g *gate) {
 	for _, p := range g.partitions {
 		r.Shares = append(r.Shares, p.mean/max(sum, 1))
 	}
-	r.latencies, r.relative, r.clients = nil, nil, nil
 }
 
-// quantile sorts v and returns its q-quantile, 0 when v is empty.
-func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	slices.Sort(v)
-	return v[min(int(float64(len(v))*q), len(v)-1)]
+// quantiles gathers times in bounded memory. The unit keeps them where the
+// histogram is fine, from 0.002 to 100000 of it.
+type quantiles struct {
+	rtt.Histogram
+	unit float64 // s
+}
+
+func (q *quantiles) add(s float64) { q.Record(seconds(s / q.unit / 1000)) }
+
+// at returns the q-quantile in seconds, within 3 %; 0 when there is none.
+func (q *quantiles) at(quantile float64) float64 {
+	return q.Quantile(quantile).Seconds() * 1000 * q.unit
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -312,15 +313,25 @@ func (g Gate) validate(c *checker) {
 	}
 }
 
+// KeyError says what is wrong with one key of a scenario.
+type KeyError struct {
+	Key    string // as in a scenario file, for example "server.changes[0].speed"
+	Reason string // with the valid range
+}
+
+func (e *KeyError) Error() string { return e.Key + ": " + e.Reason }
+
 // checker gathers what is wrong.
 type checker []error
 
+// that notes a KeyError unless ok; its format begins with the key.
 func (c *checker) that(ok bool, format string, args ...any) {
 	if !ok {
-		*c = append(*c, fmt.Errorf(format, args...))
+		key, reason, _ := strings.Cut(fmt.Sprintf(format, args...), ": ")
+		*c = append(*c, &KeyError{key, reason})
 	}
 }
 
 func (c *checker) oneOf(key, value string, allowed ...string) {
-	c.that(slices.Contains(allowed, value), "%s: %q is none of %q", key, value, allowed)
+	c.that(slices.Contains(allowed, value), "%s: %q is none of %s", key, value, strings.Join(allowed, ", "))
 }
