@@ -1,0 +1,213 @@
+package metrics
+
+import (
+	"bytes"
+	"flag"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"pgregory.net/rapid"
+
+	"headgate/pkg/rtt"
+	"headgate/pkg/status"
+)
+
+var update = flag.Bool("update", false, "write the golden file")
+
+type fixed Snapshot
+
+func (f fixed) Snapshot() Snapshot { return Snapshot(f) }
+
+func snapshot() fixed {
+	var window rtt.Histogram
+	for _, d := range []time.Duration{10, 100e3, 20e6, 20e6, 21e6, 300e9} {
+		window.Record(d)
+	}
+	var service Histogram
+	service.Add(&window)
+	service.Add(&window)
+	return fixed{
+		Status: status.Status{
+			Version:      "1.2.3",
+			Capabilities: map[string]bool{"tcx": true, "sk_lookup": false},
+			Targets: []status.Target{
+				{
+					Rule: "shop", Port: 8080, Scope: "host", Unit: "connection", Mode: "enforce",
+					Limit: 57, InFlight: 12, Pending: 2, BaselineSeconds: 0.0199, Gradient: 0.98,
+					AcceptQueue:   status.AcceptQueue{Length: 3, Max: 511, OverflowsTotal: 1},
+					AdmittedTotal: 1 << 40, FinishedTotal: 10, RejectedTotal: status.Rejected{Limit: 3},
+				},
+				{
+					Rule: "shop", Port: 8443, Scope: "netns:blue", Unit: "connection", Mode: "observe",
+					Limit: 20, WouldRejectTotal: 7,
+				},
+			},
+		},
+		Details: []Detail{
+			{Service: &service, TCPRTT: new(Histogram), Windows: map[string]uint64{"step": 5, "empty": 1}},
+			{},
+		},
+		LeaseAge:         250 * time.Millisecond,
+		ProgramsAttached: map[string]int{"sockops": 1, "sk_lookup": 2},
+		MapFull:          map[string]uint64{"reservations": 0},
+		ReloadFailed:     true,
+	}
+}
+
+func TestScrape(t *testing.T) {
+	families, err := gather(snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	enc := expfmt.NewEncoder(&text, expfmt.NewFormat(expfmt.TypeOpenMetrics))
+	for _, f := range families {
+		if err := enc.Encode(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := strings.ReplaceAll(text.String(), runtime.Version(), "GOVERSION")
+	const golden = "testdata/scrape.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLint(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(NewCollector(snapshot()))
+	problems, err := testutil.GatherAndLint(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// Every metric that is documented is scraped, and no other.
+func TestReference(t *testing.T) {
+	families, err := gather(snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for _, f := range families {
+		got = append(got, f.GetName()+" "+strings.ToLower(f.GetType().String()))
+	}
+	for _, f := range Reference() {
+		want = append(want, f.Name+" "+f.Type)
+	}
+	slices.Sort(want)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// A status and details that do not belong together, or labels that are no
+// text, must neither panic nor report one target's numbers as another's.
+func TestOddSnapshots(t *testing.T) {
+	s := snapshot()
+	s.Details = s.Details[:1]
+	if _, err := gather(s); err != nil {
+		t.Error(err)
+	}
+	if _, err := gather(fixed{}); err != nil {
+		t.Error(err)
+	}
+	s.Status.Targets[0].Rule = "\xff"
+	if _, err := gather(s); err == nil {
+		t.Error("a label that is not UTF-8 goes unnoticed")
+	}
+}
+
+func gather(s Source) ([]*dto.MetricFamily, error) {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(NewCollector(s))
+	return r.Gather()
+}
+
+// No bucket holds a sample above its bound; one that is missing from it is
+// less than a bucket of rtt.Histogram below.
+func TestHistogramBuckets(t *testing.T) {
+	desc := prometheus.NewDesc("x_seconds", "x", nil, nil)
+	rapid.Check(t, func(t *rapid.T) {
+		samples := rapid.SliceOf(rapid.OneOf(
+			rapid.Int64Range(0, 1e6), rapid.Int64Range(0, 100e9),
+		)).Draw(t, "samples")
+		var h Histogram
+		var w rtt.Histogram
+		sum := 0.0
+		for i, ns := range samples {
+			w.Record(time.Duration(ns))
+			sum += float64(ns) / 1e9
+			if i%7 == 6 {
+				h.Add(&w)
+				w = rtt.Histogram{}
+			}
+		}
+		h.Add(&w)
+		m, err := h.metric(desc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out dto.Metric
+		if err := m.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		got := out.GetHistogram()
+		if got.GetSampleCount() != uint64(len(samples)) || math.Abs(got.GetSampleSum()-sum) > 1e-6*sum+1e-9 {
+			t.Fatalf("count %d, sum %v; want %d, %v", got.GetSampleCount(), got.GetSampleSum(), len(samples), sum)
+		}
+		for _, b := range got.Bucket {
+			var most, least uint64
+			for _, ns := range samples {
+				if s := float64(ns) / 1e9; s <= b.GetUpperBound() {
+					most++
+					if s < b.GetUpperBound()*31/32-64e-9 {
+						least++
+					}
+				}
+			}
+			if n := b.GetCumulativeCount(); n > most || n < least {
+				t.Errorf("le %v: %d, want %d to %d", b.GetUpperBound(), n, least, most)
+			}
+		}
+	})
+}
+
+func TestNativeIndex(t *testing.T) {
+	for v, want := range map[float64]int{1: 0, 1.0001: 1, 2: 8, 0.5: -8, 0.51: -7} {
+		if got := nativeIndex(v); got != want {
+			t.Errorf("%v: %d, want %d", v, got, want)
+		}
+	}
+}
+
+func BenchmarkGather(b *testing.B) {
+	r := NewRegistry(snapshot())
+	for b.Loop() {
+		if _, err := r.Gather(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

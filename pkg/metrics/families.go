@@ -1,0 +1,157 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"headgate/pkg/status"
+)
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+// families are the metrics of headgate, in the order of the documentation.
+var families = []family{
+	{
+		name: "headgate_limit", kind: gauge,
+		help:     "The most units that may be in flight, as enforced now.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.Limit) }),
+	},
+	{
+		name: "headgate_in_flight", kind: gauge,
+		help:     "Units admitted and not finished.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.InFlight) }),
+	},
+	{
+		name: "headgate_pending", kind: gauge,
+		help:     "Units in flight whose connection is not established yet.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.Pending) }),
+	},
+	{
+		name: "headgate_admitted_total", kind: counter,
+		help:     "Units admitted.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.AdmittedTotal) }),
+	},
+	{
+		name: "headgate_finished_total", kind: counter,
+		help:     "Units admitted and finished.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.FinishedTotal) }),
+	},
+	{
+		name: "headgate_rejected_total", kind: counter, label: "reason",
+		help: "Units rejected. The reason limit: as many were in flight as may be.",
+		ofTarget: func(t *status.Target, _ *Detail, emit func(float64, string)) {
+			emit(float64(t.RejectedTotal.Limit), "limit")
+		},
+	},
+	{
+		name: "headgate_would_reject_total", kind: counter,
+		help:     "Units admitted in observe mode that would have been rejected in enforce mode.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.WouldRejectTotal) }),
+	},
+	{
+		name: "headgate_enforcing", kind: gauge,
+		help:     "1 in enforce mode, 0 in observe mode.",
+		ofTarget: plain(func(t *status.Target) float64 { return truth(t.Mode == "enforce") }),
+	},
+	{
+		name:      "headgate_service_seconds",
+		help:      "Time from the last byte of a request to the first byte of its response.",
+		histogram: func(d *Detail) *Histogram { return d.Service },
+	},
+	{
+		name:      "headgate_tcp_rtt_seconds",
+		help:      "Round trip time of TCP, as the kernel measured it.",
+		histogram: func(d *Detail) *Histogram { return d.TCPRTT },
+	},
+	{
+		name: "headgate_baseline_seconds", kind: gauge,
+		help:     "Latency with no queue, as the algorithm believes; absent while it does not know.",
+		ofTarget: known(func(t *status.Target) float64 { return t.BaselineSeconds }),
+	},
+	{
+		name: "headgate_gradient_ratio", kind: gauge,
+		help:     "Baseline over the latency now: 1 is no queue; absent while not known.",
+		ofTarget: known(func(t *status.Target) float64 { return t.Gradient }),
+	},
+	{
+		name: "headgate_accept_queue_length", kind: gauge,
+		help:     "Established connections that the application has not accepted.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.AcceptQueue.Length) }),
+	},
+	{
+		name: "headgate_accept_queue_max", kind: gauge,
+		help:     "The longest that the accept queue can be, by the backlog of listen(2).",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.AcceptQueue.Max) }),
+	},
+	{
+		name: "headgate_accept_queue_overflows_total", kind: counter,
+		help:     "Connections that the kernel dropped because the accept queue was full.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.AcceptQueue.OverflowsTotal) }),
+	},
+	{
+		name: "headgate_windows_total", kind: counter, label: "outcome",
+		help: "Windows of measurements, by what the algorithm did with them.",
+		ofTarget: func(_ *status.Target, d *Detail, emit func(float64, string)) {
+			each(d.Windows, emit)
+		},
+	},
+	{
+		name: "headgate_map_full_total", kind: counter, label: "map",
+		help:    "Entries that a full map in the kernel had no room for.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.MapFull, emit) },
+	},
+	{
+		name: "headgate_programs_attached", kind: gauge, label: "hook",
+		help:    "Programs attached to the kernel now.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.ProgramsAttached, emit) },
+	},
+	{
+		name: "headgate_capability", kind: gauge, label: "name",
+		help: "1 when the kernel can do it, 0 when what needs it is off.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) {
+			for name, has := range s.Status.Capabilities {
+				emit(truth(has), name)
+			}
+		},
+	},
+	{
+		name: "headgate_lease_age_seconds", kind: gauge,
+		help:    "Time since the agent last renewed its lease; when it lapses every gate opens.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(s.LeaseAge.Seconds(), "") },
+	},
+	{
+		name: "headgate_config_last_reload_successful", kind: gauge,
+		help:    "1 when the last reload of the configuration succeeded or there was none, 0 when it kept the old one.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(truth(!s.ReloadFailed), "") },
+	},
+}
+
+// plain reads one value of a target.
+func plain(read func(*status.Target) float64) func(*status.Target, *Detail, func(float64, string)) {
+	return func(t *status.Target, _ *Detail, emit func(float64, string)) { emit(read(t), "") }
+}
+
+// known reads one value of a target that is 0 while it is not known.
+func known(read func(*status.Target) float64) func(*status.Target, *Detail, func(float64, string)) {
+	return func(t *status.Target, _ *Detail, emit func(float64, string)) {
+		if v := read(t); v != 0 {
+			emit(v, "")
+		}
+	}
+}
+
+// each emits the entries of a map.
+func each[T int | uint64](m map[string]T, emit func(float64, string)) {
+	for label, n := range m {
+		emit(float64(n), label)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
