@@ -1,0 +1,137 @@
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// contract is the documented form of status -o json, field by field.
+const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true},
+ "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce",
+   "algorithm": "guarded", "limit": 57, "in_flight": 12, "waiting": 0, "pending": 0,
+   "signal": "service", "window": {"samples": 110, "mean_seconds": 0.0203, "p50_seconds": 0.02, "p99_seconds": 0.031},
+   "baseline_seconds": 0.0199, "gradient": 0.98, "throughput_per_second": 540.2,
+   "tcp_rtt_seconds": {"handshake_p50": 0.0001, "min": 0.00001, "p50": 0.0002},
+   "pace": {"rate_per_second": 0, "max_wait_seconds": 0},
+   "accept_queue": {"length": 0, "max": 511, "overflows_total": 0},
+   "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "hold_timeout": 0},
+   "held_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10,
+   "last_change": {"reason": "gradient", "seconds_ago": 0.4}}]}`
+
+func TestJSON(t *testing.T) {
+	d := json.NewDecoder(strings.NewReader(contract))
+	d.DisallowUnknownFields()
+	var s Status
+	if err := d.Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	again, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got any
+	if err := json.Unmarshal([]byte(contract), &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(again, &got); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func table(t testing.TB, s Status) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := s.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestTable(t *testing.T) {
+	s := Status{
+		Version: "1.2.3", Mode: "enforce", LeaseSeconds: 3,
+		Capabilities: map[string]bool{"tcx": false, "sk_lookup": true, "cgroup_skb": false},
+		Targets: []Target{
+			{
+				Rule: "shop", Port: 8080, Scope: "host", Mode: "enforce", Limit: 57, InFlight: 12,
+				Window: Window{MeanSeconds: 0.0203}, BaselineSeconds: 0.0199, ThroughputPerSecond: 540.2,
+				RejectedTotal: Rejected{Limit: 3, Pace: 1},
+			},
+			{
+				Rule: "a-rule-with-quite-a-long-name", Port: 443, Scope: "netns:customer-blue", Mode: "observe",
+				Limit: 65536, InFlight: 40000, Window: Window{MeanSeconds: 25e-6}, ThroughputPerSecond: 123456,
+				WouldRejectTotal: 7_200_000,
+			},
+		},
+	}
+	want := `headgate 1.2.3, mode enforce, lease 3s
+not on this kernel: cgroup_skb, tcx
+
+RULE      PORT SCOPE      MODE      IN FLIGHT LATENCY BASELINE   DONE   REJECTED
+shop      8080 host       enforce       12/57  20.3ms   19.9ms  540/s          4
+a-rule-..  443 netns:cu.. observe 40000/65536    25us        - 123k/s would 7.2M
+`
+	if d := cmp.Diff(want, table(t, s)); d != "" {
+		t.Error(d)
+	}
+	if got := table(t, Status{Version: "1", Mode: "observe"}); got != "headgate 1, mode observe, lease -\nno targets\n" {
+		t.Error(got)
+	}
+}
+
+// Whatever an agent reports, the table keeps to its width and its columns.
+func TestTableWidth(t *testing.T) {
+	number := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1e6), rapid.Just(math.NaN()), rapid.Just(math.Inf(1)))
+	target := rapid.Custom(func(t *rapid.T) Target {
+		return Target{
+			Rule: rapid.String().Draw(t, "rule"), Port: rapid.Uint16().Draw(t, "port"),
+			Scope: rapid.String().Draw(t, "scope"), Mode: rapid.SampledFrom([]string{"enforce", "observe"}).Draw(t, "mode"),
+			Limit: rapid.IntRange(-1, 1<<30).Draw(t, "limit"), InFlight: rapid.IntRange(-1, 1<<30).Draw(t, "in flight"),
+			Window: Window{MeanSeconds: number.Draw(t, "mean")}, BaselineSeconds: number.Draw(t, "baseline"),
+			ThroughputPerSecond: number.Draw(t, "rate"), WouldRejectTotal: rapid.Uint64().Draw(t, "would"),
+			RejectedTotal: Rejected{Limit: rapid.Uint64().Draw(t, "rejected")},
+		}
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		s := Status{Version: "1", Mode: "enforce", Targets: rapid.SliceOfN(target, 1, 5).Draw(rt, "targets")}
+		lines := strings.Split(strings.TrimSuffix(table(t, s), "\n"), "\n")
+		rows := lines[2:]
+		if len(rows) != len(s.Targets)+1 {
+			rt.Fatalf("%d rows for %d targets", len(rows)-1, len(s.Targets))
+		}
+		for _, row := range rows {
+			if n := utf8.RuneCountInString(row); n > Width || n != utf8.RuneCountInString(rows[0]) {
+				rt.Errorf("%d wide: %q", n, row)
+			}
+		}
+	})
+}
+
+func TestNumbers(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "-", -1: "-", math.Inf(1): "-", 64e-9: "64ns", 999.6e-9: "1us", 25e-6: "25us", 1.5e-3: "1.5ms",
+		0.0203: "20.3ms", 0.9994: "999ms", 0.9996: "1s", 12.34: "12.3s", 3600: "3600s", 1e6: ">1d",
+	} {
+		if got := Seconds(v); got != want {
+			t.Errorf("Seconds(%v) is %s, want %s", v, got, want)
+		}
+	}
+	for v, want := range map[float64]string{
+		0: "0", 0.5: "0.5", 3: "3", 99.96: "100", 540.2: "540", 65536: "65536", 99999.7: "100k",
+		123456: "123k", 999600: "1M", 7.2e6: "7.2M", 1.8e19: ">1P", math.NaN(): "-",
+	} {
+		if got := Count(v); got != want {
+			t.Errorf("Count(%v) is %s, want %s", v, got, want)
+		}
+	}
+}

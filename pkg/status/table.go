@@ -1,0 +1,184 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Width is the most columns of a terminal that the table takes.
+const Width = 80
+
+// The columns that are shortened when a table would be too wide, the widest
+// first, and what is left of them at least.
+const (
+	ruleColumn  = 0
+	scopeColumn = 2
+	leastColumn = 6
+)
+
+var header = []string{"RULE", "PORT", "SCOPE", "MODE", "IN FLIGHT", "LATENCY", "BASELINE", "DONE", "REJECTED"}
+
+// WriteTable writes the status as text, a line a target, at most Width wide.
+func (s *Status) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", printable(s.Version), printable(s.Mode), Seconds(s.LeaseSeconds))
+	var missing []string
+	for name, has := range s.Capabilities {
+		if !has {
+			missing = append(missing, printable(name))
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		fmt.Fprintf(&b, "not on this kernel: %s\n", strings.Join(missing, ", "))
+	}
+	if len(s.Targets) == 0 {
+		b.WriteString("no targets\n")
+	} else {
+		b.WriteByte('\n')
+		s.writeRows(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (s *Status) writeRows(b *strings.Builder) {
+	rows := [][]string{header}
+	for i := range s.Targets {
+		rows = append(rows, s.Targets[i].cells())
+	}
+	widths := make([]int, len(header))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	fit(widths)
+	for _, row := range rows {
+		for i, cell := range row {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			cell = shorten(cell, widths[i])
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i == ruleColumn || i == scopeColumn || i == scopeColumn+1 {
+				cell += pad // text to the left, numbers to the right
+			} else {
+				cell = pad + cell
+			}
+			b.WriteString(cell)
+		}
+		b.WriteByte('\n')
+	}
+}
+
+func (t *Target) cells() []string {
+	rejected := Count(float64(t.RejectedTotal.sum()))
+	if t.Mode == "observe" {
+		rejected = "would " + Count(float64(t.WouldRejectTotal))
+	}
+	return []string{
+		printable(t.Rule),
+		strconv.Itoa(int(t.Port)),
+		printable(t.Scope),
+		printable(t.Mode),
+		Count(float64(t.InFlight)) + "/" + Count(float64(t.Limit)),
+		Seconds(t.Window.MeanSeconds),
+		Seconds(t.BaselineSeconds),
+		Count(t.ThroughputPerSecond) + "/s",
+		rejected,
+	}
+}
+
+func (r Rejected) sum() uint64 { return r.Limit + r.Pace + r.Source + r.HoldTimeout }
+
+// fit takes from the widest of the columns that may be shortened until the
+// line fits.
+func fit(widths []int) {
+	total := len(widths) - 1
+	for _, w := range widths {
+		total += w
+	}
+	for ; total > Width; total-- {
+		i := ruleColumn
+		if widths[scopeColumn] > widths[ruleColumn] {
+			i = scopeColumn
+		}
+		if widths[i] <= leastColumn {
+			return
+		}
+		widths[i]--
+	}
+}
+
+func shorten(s string, width int) string {
+	if utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	return string([]rune(s)[:width-2]) + ".."
+}
+
+// printable replaces what a terminal would act on.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '?'
+	}, s)
+}
+
+// Seconds formats a time with three digits and its unit; a dash for none.
+func Seconds(s float64) string {
+	switch {
+	case !(s > 0) || math.IsInf(s, 1):
+		return "-"
+	case s < 999.5e-9:
+		return digits(s*1e9) + "ns"
+	case s < 999.5e-6:
+		return digits(s*1e6) + "us"
+	case s < 999.5e-3:
+		return digits(s*1e3) + "ms"
+	case s < 99999.5:
+		return digits(s) + "s"
+	}
+	return ">1d"
+}
+
+// Count formats a number with up to five digits, or three and k, M, G or T.
+func Count(v float64) string {
+	switch {
+	case math.IsNaN(v) || v < 0:
+		return "-"
+	case v < 99999.5:
+		if v == math.Trunc(v) || v >= 99.95 {
+			return strconv.FormatFloat(v, 'f', 0, 64)
+		}
+		return digits(v)
+	}
+	for _, unit := range []string{"k", "M", "G", "T"} {
+		if v /= 1000; v < 999.5 {
+			return digits(v) + unit
+		}
+	}
+	return ">1P"
+}
+
+// digits formats 0 < v with three significant digits and no exponent.
+func digits(v float64) string {
+	switch {
+	case v < 9.995:
+		return trim(strconv.FormatFloat(v, 'f', 2, 64))
+	case v < 99.95:
+		return trim(strconv.FormatFloat(v, 'f', 1, 64))
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}
+
+func trim(s string) string { return strings.TrimSuffix(strings.TrimRight(s, "0"), ".") }
