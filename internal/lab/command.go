@@ -51,6 +51,9 @@ func (c *Cmd) Start() error {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
 	}
+	// A group of its own, so that Ctrl-C in a terminal ends this process, which
+	// then ends the others in order.
+	c.SysProcAttr.Setpgid = true
 	c.SysProcAttr.UseCgroupFD = true
 	c.SysProcAttr.CgroupFD = dir
 	return c.host.Do(func() error { return c.host.lab.register(c) })

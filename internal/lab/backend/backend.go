@@ -70,9 +70,9 @@ type Stats struct {
 
 // Server runs a Spec.
 type Server struct {
-	spec  Spec
-	slots chan struct{} // one place a worker; nil when any number may work
-	conns chan struct{} // one place a connection; nil when any number may be open
+	spec    Spec
+	workers chan time.Time // idle workers, by when they became idle; nil: any number
+	conns   chan struct{}  // one place a connection; nil when any number may be open
 
 	mu    sync.Mutex
 	stats Stats
@@ -85,7 +85,10 @@ func New(spec Spec) (*Server, error) {
 	}
 	s := &Server{spec: spec}
 	if spec.Workers > 0 {
-		s.slots = make(chan struct{}, spec.Workers)
+		s.workers = make(chan time.Time, spec.Workers)
+		for range spec.Workers {
+			s.workers <- time.Time{}
+		}
 	}
 	if spec.MaxConns > 0 {
 		s.conns = make(chan struct{}, spec.MaxConns)
@@ -126,17 +129,24 @@ func (s *Server) work(d time.Duration) {
 	if d < 0 {
 		d = s.spec.Service
 	}
+	begin := time.Now()
 	s.mu.Lock()
 	s.stats.Inside++
 	s.stats.MaxInside = max(s.stats.MaxInside, s.stats.Inside)
 	s.mu.Unlock()
 
-	if s.slots != nil {
-		s.slots <- struct{}{}
+	if s.workers != nil {
+		// A worker goes over from one waiting request to the next without a
+		// gap: what a sleep takes too long is taken off the next, so that the
+		// pool carries Workers/Service and not a little less.
+		if idle := <-s.workers; idle.After(begin) {
+			begin = idle
+		}
 	}
-	time.Sleep(time.Duration(float64(d) * s.slowdown(s.Stats().Inside)))
-	if s.slots != nil {
-		<-s.slots
+	end := begin.Add(time.Duration(float64(d) * s.slowdown(s.Stats().Inside)))
+	time.Sleep(time.Until(end))
+	if s.workers != nil {
+		s.workers <- end
 	}
 
 	s.mu.Lock()
