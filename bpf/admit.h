@@ -149,25 +149,32 @@ static __always_inline bool sweep(__u64 now)
 	return true;
 }
 
-static __always_inline bool lease_fresh(__u64 now)
-{
-	__u32 zero = 0;
-	struct lease *l = bpf_map_lookup_elem(&leases, &zero);
-
-	return l && now < l->until;
-}
-
 static __always_inline __u32 limit_now(struct target_conf *conf, struct target_state *st)
 {
 	return st->refused_in == conf->tick ? conf->after_refusal : conf->limit;
 }
 
-static __always_inline enum verdict admit(__u32 target, struct pending_key *key)
+static __always_inline enum verdict refuse(__u32 target, struct target_conf *conf,
+					   struct target_state *st, __u64 now)
 {
-	struct target_conf *conf = conf_of(target);
-	struct target_state *st = state_of(target);
+	if (st->refused_in != conf->tick)
+		st->refused_in = conf->tick;
+	if (conf->flags & TARGET_ENFORCE && now < conf->lease) {
+		COUNT(target, rejected);
+		return REJECT;
+	}
+	COUNT(target, would_reject);
+	take_slot(st, conf->tick);
+	return ADMIT;
+}
+
+/* key is all but the addresses, which KEY_ADDRESSES(key, ctx) fills in when they are needed. */
+static __always_inline enum verdict admit(struct bpf_sk_lookup *ctx, struct pending_key *key)
+{
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct pending p = { .expires = now + RESERVATION_TTL };
+	struct target_state *st = state_of(key->target);
+	struct target_conf *conf = conf_of(key->target);
 	bool taken;
 	long err;
 
@@ -175,21 +182,18 @@ static __always_inline enum verdict admit(__u32 target, struct pending_key *key)
 		return ADMIT;
 
 	taken = try_take_slot(st, conf->tick, limit_now(conf, st));
-	if (!taken && sweep(now))
+	if (!taken && st->pending && sweep(now))
 		taken = try_take_slot(st, conf->tick, limit_now(conf, st));
-	if (!taken && st->pending && bpf_map_lookup_elem(&pendings, key))
-		return ADMIT; /* the ACK that answers a SYN cookie, or a SYN sent again */
-	if (!taken) {
-		if (st->refused_in != conf->tick)
-			st->refused_in = conf->tick;
-		if (conf->flags & TARGET_ENFORCE && lease_fresh(now)) {
-			COUNT(target, rejected);
-			return REJECT;
-		}
-		COUNT(target, would_reject);
-		take_slot(st, conf->tick);
+	if (!taken && st->pending) {
+		/* The ACK that answers a SYN cookie, or a SYN that was sent again? */
+		KEY_ADDRESSES(key, ctx);
+		if (bpf_map_lookup_elem(&pendings, key))
+			return ADMIT;
 	}
+	if (!taken && refuse(key->target, conf, st, now) == REJECT)
+		return REJECT;
 
+	KEY_ADDRESSES(key, ctx);
 	__sync_fetch_and_add(&st->pending, 1);
 	err = bpf_map_update_elem(&pendings, key, &p, BPF_NOEXIST);
 	if (!err)
@@ -199,7 +203,7 @@ static __always_inline enum verdict admit(__u32 target, struct pending_key *key)
 	__sync_fetch_and_add(&st->pending, -1);
 	release_slot(st);
 	if (err != -EEXIST)
-		COUNT(target, pending_full);
+		COUNT(key->target, pending_full);
 	return ADMIT;
 }
 

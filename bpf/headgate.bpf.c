@@ -35,8 +35,7 @@ int headgate_lookup(struct bpf_sk_lookup *ctx)
 	key.target = *target;
 	key.remote_port = ctx->remote_port;
 	key.local_port = ctx->local_port;
-	KEY_ADDRESSES(&key, ctx);
-	return admit(key.target, &key) == REJECT ? SK_DROP : SK_PASS;
+	return admit(ctx, &key) == REJECT ? SK_DROP : SK_PASS;
 }
 
 /* Called for every TCP socket of the host: most operations are none of ours. */

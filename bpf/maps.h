@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every map has one writer: the agent (ports, confs, leases) or the programs
+ * Every map has one writer: the agent (ports, confs) or the programs
  * (all others), so that no read-modify-write of one loses an update of the
  * other. Sizes of the per-target maps are set by the loader.
  */
@@ -16,7 +16,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, TARGETS);
-	__type(key, struct target_key);
+	__type(key, target_key);
 	__type(value, __u32);
 } ports SEC(".maps");
 
@@ -26,13 +26,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct target_conf);
 } confs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct lease);
-} leases SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -98,7 +91,7 @@ static __always_inline struct target_state *state_of(__u32 target)
 
 static __always_inline __u32 *target_of(__u64 netns, __u16 port)
 {
-	struct target_key key = { .netns = netns, .port = port };
+	target_key key = netns << 16 | port;
 
 	return bpf_map_lookup_elem(&ports, &key);
 }

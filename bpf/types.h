@@ -8,12 +8,12 @@
 
 #include "hist.h"
 
-/* What a listener is known by: one count for IPv4, IPv6 and v4-mapped. */
-struct target_key {
-	__u64 netns; /* cookie of the network namespace */
-	__u16 port;  /* host byte order */
-	__u16 pad[3];
-};
+/*
+ * What a target is known by: the cookie of its network namespace (a count of
+ * namespaces, far below 2^48) above its port in host byte order. One word, for
+ * it is hashed for every SYN of the host. IPv4, IPv6 and v4-mapped are one.
+ */
+typedef __u64 target_key;
 
 enum target_flags {
 	TARGET_ENFORCE = 1 << 0, /* refuse what is over the limit; else only count it */
@@ -29,6 +29,7 @@ enum signal {
 
 /* Written by the agent, read by the programs. */
 struct target_conf {
+	__u64 lease;         /* until then the limit holds, CLOCK_MONOTONIC ns; later the gate is open */
 	enum target_flags flags;
 	__u32 limit;         /* most units in flight */
 	__u32 after_refusal; /* the same, once something was refused in this tick */
@@ -88,11 +89,6 @@ struct pending_key {
 
 struct pending {
 	__u64 expires; /* CLOCK_MONOTONIC, ns */
-};
-
-/* The agent's sign of life. */
-struct lease {
-	__u64 until; /* CLOCK_MONOTONIC, ns; past it every gate is open */
 };
 
 enum conn_flags {

@@ -117,9 +117,6 @@ func (a *Agent) attach() error {
 	if err != nil {
 		return err
 	}
-	if err := a.renew(now); err != nil {
-		return err
-	}
 	if err := a.addTargets(now); err != nil {
 		return err
 	}
@@ -151,7 +148,7 @@ func (a *Agent) addTargets(now time.Duration) error {
 		if id, ok := a.gate.Targets()[t.key]; ok {
 			t.adopt(readings[id])
 		}
-		if t.id, err = a.gate.Target(t.key, t.begin(now)); err != nil {
+		if t.id, err = a.gate.Target(t.key, t.begin(now), now+a.cfg.Lease); err != nil {
 			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
 		}
 		a.ids = append(a.ids, t.id)
@@ -161,6 +158,7 @@ func (a *Agent) addTargets(now time.Duration) error {
 			}
 		}
 	}
+	a.renewed = now
 	a.orders = make([]loader.Order, len(a.targets))
 	for key := range a.gate.Targets() {
 		if !wanted[key] {
@@ -232,12 +230,10 @@ func (a *Agent) runWindow() error {
 		}
 		a.orders[i] = t.step(now, r, a.log)
 	}
-	if err := a.gate.Write(a.ids, a.orders); err != nil {
+	if err := a.gate.Write(a.ids, a.orders, now+a.cfg.Lease); err != nil {
 		return err
 	}
-	if err := a.renew(now); err != nil {
-		return err
-	}
+	a.renewed = now
 	if lookAgain {
 		return a.watchAllListeners(now)
 	}
@@ -260,14 +256,6 @@ func (a *Agent) readMeters() error {
 		return err
 	}
 	return a.watchAllListeners(now)
-}
-
-func (a *Agent) renew(now time.Duration) error {
-	if err := a.gate.Renew(now + a.cfg.Lease); err != nil {
-		return err
-	}
-	a.renewed = now
-	return nil
 }
 
 // SetMode switches every target to enforce or observe, from the next window on.

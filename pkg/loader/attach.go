@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -233,14 +232,6 @@ func (g *Gate) Sweep() error {
 	}
 	if _, err := p.Run(&ebpf.RunOptions{}); err != nil {
 		return fmt.Errorf("sweep reservations: %w", err)
-	}
-	return nil
-}
-
-// Renew keeps the limits in force until then, on CLOCK_MONOTONIC.
-func (g *Gate) Renew(until time.Duration) error {
-	if err := g.maps[headgateMapLeases].Put(uint32(0), headgateLease{Until: uint64(until)}); err != nil {
-		return fmt.Errorf("renew the lease: %w", err)
 	}
 	return nil
 }

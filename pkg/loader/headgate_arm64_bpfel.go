@@ -39,11 +39,6 @@ type headgateHistogram struct {
 	Bucket [864]uint32
 }
 
-type headgateLease struct {
-	_     structs.HostLayout
-	Until uint64
-}
-
 type headgatePending struct {
 	_       structs.HostLayout
 	Expires uint64
@@ -70,6 +65,7 @@ const (
 
 type headgateTargetConf struct {
 	_            structs.HostLayout
+	Lease        uint64
 	Flags        headgateTargetFlags
 	Limit        uint32
 	AfterRefusal uint32
@@ -102,13 +98,6 @@ const (
 	headgateTargetFlagsTARGET_ENFORCE headgateTargetFlags = 1
 )
 
-type headgateTargetKey struct {
-	_     structs.HostLayout
-	Netns uint64
-	Port  uint16
-	Pad   [3]uint16
-}
-
 type headgateTargetState struct {
 	_         structs.HostLayout
 	Units     uint64
@@ -128,7 +117,6 @@ const (
 	headgateMapConns            = "conns"
 	headgateMapCounters         = "counters"
 	headgateMapHistograms       = "histograms"
-	headgateMapLeases           = "leases"
 	headgateMapPendings         = "pendings"
 	headgateMapPorts            = "ports"
 	headgateMapStates           = "states"
@@ -203,7 +191,6 @@ type headgateMapSpecs struct {
 	Conns      *ebpf.MapSpec `ebpf:"conns"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
 	Histograms *ebpf.MapSpec `ebpf:"histograms"`
-	Leases     *ebpf.MapSpec `ebpf:"leases"`
 	Pendings   *ebpf.MapSpec `ebpf:"pendings"`
 	Ports      *ebpf.MapSpec `ebpf:"ports"`
 	States     *ebpf.MapSpec `ebpf:"states"`
@@ -242,7 +229,6 @@ type headgateMaps struct {
 	Conns      *ebpf.Map `ebpf:"conns"`
 	Counters   *ebpf.Map `ebpf:"counters"`
 	Histograms *ebpf.Map `ebpf:"histograms"`
-	Leases     *ebpf.Map `ebpf:"leases"`
 	Pendings   *ebpf.Map `ebpf:"pendings"`
 	Ports      *ebpf.Map `ebpf:"ports"`
 	States     *ebpf.Map `ebpf:"states"`
@@ -256,7 +242,6 @@ func (m *headgateMaps) Close() error {
 		m.Conns,
 		m.Counters,
 		m.Histograms,
-		m.Leases,
 		m.Pendings,
 		m.Ports,
 		m.States,

@@ -34,9 +34,8 @@ func sizes(targets uint32) map[string]uint32 {
 func layoutHash() uint64 {
 	h := sha256.New()
 	for _, v := range []any{
-		headgateTargetKey{}, headgateTargetConf{}, headgateTargetState{}, headgateCohort{},
-		headgateTargetCounters{}, headgateHistogram{}, headgatePendingKey{}, headgatePending{},
-		headgateLease{}, headgateConn{},
+		headgateTargetConf{}, headgateTargetState{}, headgateCohort{}, headgateTargetCounters{},
+		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateConn{},
 	} {
 		t := reflect.TypeOf(v)
 		for i := range t.NumField() {

@@ -45,7 +45,7 @@ type stateDir struct {
 // openState makes the directory where it is missing and locks it. The lock
 // ends with the process, however that ends.
 func openState(path string) (*stateDir, error) {
-	if err := checkBPFFS(path); err != nil {
+	if err := CheckState(path); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -65,8 +65,9 @@ func openState(path string) (*stateDir, error) {
 	return &stateDir{path: path, lock: f}, nil
 }
 
-// checkBPFFS looks at the nearest parent that exists.
-func checkBPFFS(path string) error {
+// CheckState says whether a state directory can be made at path: whether its
+// nearest parent that exists is on a bpffs. If not, it is an [ErrNotBPFFS].
+func CheckState(path string) error {
 	for at := path; ; at = filepath.Dir(at) {
 		var st unix.Statfs_t
 		err := unix.Statfs(at, &st)

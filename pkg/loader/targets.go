@@ -72,13 +72,18 @@ type Reading struct {
 	CohortStarts uint64 // sum of CLOCK_MONOTONIC start times of the unfinished, ns, modulo 2^64
 }
 
+// maxCookie is the largest cookie that a key has room for; see bpf/types.h.
+const maxCookie = 1<<48 - 1
+
+func (k TargetKey) pack() uint64 { return k.Netns<<16 | uint64(k.Port) }
+
 // readIDs learns which number a predecessor gave to which target.
 func (g *Gate) readIDs() error {
-	var key headgateTargetKey
+	var key uint64
 	var id uint32
 	it := g.maps[headgateMapPorts].Iterate()
 	for it.Next(&key, &id) {
-		g.ids[TargetKey{Netns: key.Netns, Port: key.Port}] = id
+		g.ids[TargetKey{Netns: key >> 16, Port: uint16(key)}] = id
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("read targets: %w", err)
@@ -88,10 +93,14 @@ func (g *Gate) readIDs() error {
 
 // Target returns the number of a target, under which it is read and written.
 // A known one keeps its number and its counts. A new one begins with order o,
-// which is in force before the first connection can meet it.
-func (g *Gate) Target(key TargetKey, o Order) (uint32, error) {
+// which is in force before the first connection can meet it. For lease see
+// [Gate.Write].
+func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, error) {
+	if key.Netns > maxCookie {
+		return 0, fmt.Errorf("network namespace %#x: its cookie has more than 48 bits", key.Netns)
+	}
 	if id, ok := g.ids[key]; ok {
-		return id, g.Write([]uint32{id}, []Order{o})
+		return id, g.Write([]uint32{id}, []Order{o}, lease)
 	}
 	id, err := g.freeID()
 	if err != nil {
@@ -100,11 +109,10 @@ func (g *Gate) Target(key TargetKey, o Order) (uint32, error) {
 	if err := g.zero(id); err != nil {
 		return 0, err
 	}
-	if err := g.Write([]uint32{id}, []Order{o}); err != nil {
+	if err := g.Write([]uint32{id}, []Order{o}, lease); err != nil {
 		return 0, err
 	}
-	k := headgateTargetKey{Netns: key.Netns, Port: key.Port}
-	if err := g.maps[headgateMapPorts].Update(k, id, ebpf.UpdateNoExist); err != nil {
+	if err := g.maps[headgateMapPorts].Update(key.pack(), id, ebpf.UpdateNoExist); err != nil {
 		return 0, fmt.Errorf("add target for port %d: %w", key.Port, err)
 	}
 	g.ids[key] = id
@@ -150,7 +158,7 @@ func (g *Gate) Retire(key TargetKey) error {
 	if !ok {
 		return nil
 	}
-	if err := g.Write([]uint32{id}, []Order{{}}); err != nil {
+	if err := g.Write([]uint32{id}, []Order{{}}, 0); err != nil {
 		return err
 	}
 	var st headgateTargetState
@@ -161,7 +169,7 @@ func (g *Gate) Retire(key TargetKey) error {
 		return nil
 	}
 	delete(g.ids, key)
-	if err := g.maps[headgateMapPorts].Delete(headgateTargetKey{Netns: key.Netns, Port: key.Port}); err != nil {
+	if err := g.maps[headgateMapPorts].Delete(key.pack()); err != nil {
 		return fmt.Errorf("retire target: %w", err)
 	}
 	return nil
@@ -172,14 +180,16 @@ func (g *Gate) Retire(key TargetKey) error {
 func (g *Gate) Targets() map[TargetKey]uint32 { return g.ids }
 
 // Write puts orders in force, all in one call to the kernel; ids are the
-// targets' numbers.
-func (g *Gate) Write(ids []uint32, orders []Order) error {
+// targets' numbers. They hold until lease, on CLOCK_MONOTONIC; unless they are
+// written again by then the gates open, and only counting goes on.
+func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 	if len(ids) == 0 {
 		return nil
 	}
 	confs := make([]headgateTargetConf, len(orders))
 	for i, o := range orders {
 		confs[i] = headgateTargetConf{
+			Lease:        uint64(lease),
 			Limit:        clampUint32(o.Limit),
 			AfterRefusal: clampUint32(o.AfterRefusal),
 			Signal:       headgateSignal(o.Signal),

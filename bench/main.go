@@ -1,0 +1,132 @@
+// Command bench measures what headgate costs. Ratios are medians of toggled
+// pairs within one run, since the speed of a machine wanders; the results go
+// to a JSON file, and a table to standard output. It needs root, makes its own
+// network namespaces and ends what it starts.
+//
+//	go run ./bench [-short] [-o bench/results/cost.json]
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+)
+
+func main() {
+	if handled, code := lab.ServerMain(os.Args[1:]); handled {
+		os.Exit(code)
+	}
+	short := flag.Bool("short", false, "fewer pairs: under a minute, for a first look")
+	out := flag.String("o", "bench/results/cost.json", "`file` for the results")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	err := run(ctx, *short, *out)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// Report is the file of results.
+type Report struct {
+	Date     string    `json:"date"`
+	Kernel   string    `json:"kernel"`
+	CPUs     int       `json:"cpus"`
+	Go       string    `json:"go"`
+	Programs []Program `json:"programs"`
+	Ratios   []Ratio   `json:"ratios"`
+}
+
+func run(ctx context.Context, short bool, out string) (err error) {
+	b := bench{pairs: 24, phase: 500 * time.Millisecond}
+	if short {
+		b.pairs, b.phase = 6, 300*time.Millisecond
+	}
+	if b.lab, err = lab.New("srv", "cli"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.lab.Close()) }()
+	b.srv, b.cli = b.lab.Host("srv"), b.lab.Host("cli")
+
+	bpffs, unmount, err := lab.MountBPF()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unmount()) }()
+	b.state = filepath.Join(bpffs, "state")
+
+	r := Report{Date: time.Now().UTC().Format(time.RFC3339), Kernel: kernel(), CPUs: runtime.NumCPU(), Go: runtime.Version()}
+	for _, m := range []struct {
+		name string
+		run  func(context.Context, *Report) error
+	}{
+		{"time of each program", b.programs},
+		{"connect and close", b.churn},
+		{"requests on kept-alive connections", b.keepAlive},
+		{"time to a refusal", b.refusal},
+	} {
+		fmt.Fprintf(os.Stderr, "measuring: %s\n", m.name)
+		if err := m.run(ctx, &r); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	if err := write(out, r); err != nil {
+		return err
+	}
+	return r.table(os.Stdout)
+}
+
+func write(path string, r Report) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+func (r Report) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "program\twhile\tns per run\truns\tgoal\n")
+	for _, p := range r.Programs {
+		fmt.Fprintf(t, "%s\t%s\t%.0f\t%d\t%s\n", p.Name, p.While, p.Nanoseconds, p.Runs, goal(p.Goal, "<= %.0f"))
+	}
+	fmt.Fprintf(t, "\t\t\t\t\n")
+	fmt.Fprintf(t, "ratio\tmedian\tquartiles\tpairs\tgoal\n")
+	for _, q := range r.Ratios {
+		fmt.Fprintf(t, "%s\t%.3f\t%.3f to %.3f\t%d\t%s\n", q.Name, q.Median, q.Lower, q.Upper, q.Pairs, goal(q.Goal, ">= %.2f"))
+	}
+	return t.Flush()
+}
+
+func goal(g float64, format string) string {
+	if g == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, g)
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"headgate/internal/lab"
+	"headgate/pkg/agent"
+	"headgate/pkg/config"
+	"headgate/pkg/controller"
+)
+
+// port is the protected one.
+const port = 8080
+
+type bench struct {
+	lab      *lab.Lab
+	srv, cli *lab.Host
+	state    string
+	pairs    int
+	phase    time.Duration
+}
+
+// Ratio compares two ways of doing the same, measured in turn.
+type Ratio struct {
+	Name   string    `json:"name"`
+	Goal   float64   `json:"goal,omitempty"`
+	Pairs  int       `json:"pairs"`
+	Median float64   `json:"median"`
+	Lower  float64   `json:"lower_quartile"`
+	Upper  float64   `json:"upper_quartile"`
+	Each   []float64 `json:"each"`
+}
+
+// toggle measures with and without headgate in turn and compares pair by
+// pair; every other pair is in the opposite order. A control of the same shape
+// that toggles nothing shows what the noise is.
+func (b *bench) toggle(ctx context.Context, name string, goal float64, measure func(context.Context) (float64, error)) ([]Ratio, error) {
+	with := func() (float64, error) {
+		a, err := b.protect(60000)
+		if err != nil {
+			return 0, err
+		}
+		v, err := measure(ctx)
+		if err != nil {
+			a.Remove()
+			return 0, err
+		}
+		return v, a.Remove()
+	}
+	without := func() (float64, error) { return measure(ctx) }
+	subject, err := b.compare(name+", with / without headgate", goal, with, without)
+	if err != nil {
+		return nil, err
+	}
+	control, err := b.compare(name+", without / without (noise)", 0, without, without)
+	return []Ratio{subject, control}, err
+}
+
+func (b *bench) compare(name string, goal float64, x, y func() (float64, error)) (Ratio, error) {
+	r := Ratio{Name: name, Goal: goal, Pairs: b.pairs}
+	for i := range b.pairs {
+		first, second := x, y
+		if i%2 == 1 {
+			first, second = y, x
+		}
+		p, err := first()
+		if err != nil {
+			return r, err
+		}
+		q, err := second()
+		if err != nil {
+			return r, err
+		}
+		if i%2 == 1 {
+			p, q = q, p
+		}
+		r.Each = append(r.Each, p/q)
+		fmt.Fprintf(os.Stderr, "\r  %s: pair %d of %d ", name, i+1, b.pairs)
+	}
+	sorted := slices.SortedFunc(slices.Values(r.Each), cmp.Compare)
+	r.Lower, r.Median, r.Upper = quantile(sorted, .25), quantile(sorted, .5), quantile(sorted, .75)
+	fmt.Fprintf(os.Stderr, "\r  %s: %.3f (%.3f to %.3f)\n", name, r.Median, r.Lower, r.Upper)
+	return r, nil
+}
+
+func quantile(sorted []float64, q float64) float64 {
+	at := q * float64(len(sorted)-1)
+	i := int(at)
+	if i+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}
+
+// protect starts an agent with a fixed limit on the port.
+func (b *bench) protect(limit int) (*agent.Agent, error) {
+	cfg := config.Default()
+	cfg.State = b.state
+	r := config.DefaultRule()
+	r.Name = "bench"
+	r.Ports = []uint16{port}
+	r.Scope = config.Scope{Netns: b.srv.NetNS}
+	r.Mode = config.ModeEnforce
+	r.Limit = config.Limit{Algorithm: "fixed", Params: controller.Params{Initial: &limit}}
+	cfg.Rules = []config.Rule{r}
+	return agent.Start(cfg, "bench", slog.New(slog.DiscardHandler))
+}

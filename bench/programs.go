@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+)
+
+// Program is what one program took, by the kernel's own statistics, which are
+// part of what they measure.
+type Program struct {
+	Name        string  `json:"name"`
+	While       string  `json:"while"`
+	Goal        float64 `json:"goal_ns,omitempty"`
+	Runs        uint64  `json:"runs"`
+	Nanoseconds float64 `json:"ns_per_run"`
+}
+
+// programs lets every program do each of its jobs and reads its statistics.
+func (b *bench) programs(ctx context.Context, r *Report) (err error) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return fmt.Errorf("statistics of programs: %w", err)
+	}
+	defer func() { err = errors.Join(err, closing(stats)) }()
+	srv, err := b.srv.StartNginx(ctx, lab.Nginx{Port: port})
+	if err != nil {
+		return err
+	}
+	defer srv.Stop()
+
+	refusing := func() error {
+		_, err := b.perSecond(ctx, 2, func() (func() error, func(), error) {
+			return func() error { return refusedOnce(b.srv.Addr4, port) }, func() {}, nil
+		})
+		return err
+	}
+	connecting := func() error {
+		_, err := b.perSecond(ctx, 8, func() (func() error, func(), error) {
+			return func() error { return connectOnce(b.srv.Addr4) }, func() {}, nil
+		})
+		return err
+	}
+	requesting := func() error {
+		_, err := b.perSecond(ctx, clients, b.requester)
+		return err
+	}
+	for _, job := range []struct {
+		while string
+		limit int
+		run   func() error
+		goals map[string]float64
+	}{
+		{"SYNs are refused", 0, refusing, map[string]float64{"headgate_lookup": 100}},
+		{"connecting and closing", 60000, connecting, map[string]float64{"headgate_lookup": 300}},
+		{"requests on kept-alive connections", 60000, requesting, nil},
+	} {
+		a, err := b.protect(job.limit)
+		if err != nil {
+			return err
+		}
+		before, err := programStats()
+		if err == nil {
+			err = job.run()
+		}
+		after, err2 := programStats()
+		if err := errors.Join(err, err2, a.Remove()); err != nil {
+			return err
+		}
+		for name, s := range after {
+			runs, ns := s.runs-before[name].runs, s.ns-before[name].ns
+			if runs < 1000 || name == "headgate_adopt" {
+				continue // not its job
+			}
+			r.Programs = append(r.Programs, Program{Name: name, While: job.while, Goal: job.goals[name], Runs: runs, Nanoseconds: float64(ns) / float64(runs)})
+			fmt.Fprintf(os.Stderr, "  %s while %s: %.0f ns\n", name, job.while, float64(ns)/float64(runs))
+		}
+	}
+	return nil
+}
+
+type runStats struct{ runs, ns uint64 }
+
+// programStats reads the statistics of headgate's programs.
+func programStats() (map[string]runStats, error) {
+	stats := make(map[string]runStats)
+	for id := ebpf.ProgramID(0); ; {
+		next, err := ebpf.ProgramGetNextID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			return stats, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		id = next
+		p, err := ebpf.NewProgramFromID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		info, err := p.Info()
+		s, err2 := p.Stats()
+		if err := errors.Join(err, err2, p.Close()); err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(info.Name, "headgate") {
+			stats[info.Name] = runStats{runs: s.RunCount, ns: uint64(s.Runtime.Nanoseconds())}
+		}
+	}
+}
+
+func closing(c io.Closer) error { return c.Close() }
