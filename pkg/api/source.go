@@ -1,11 +1,16 @@
 // Package api serves the agent's state over HTTP and reads it back.
 package api
 
-import "headgate/pkg/status"
+import (
+	"headgate/pkg/metrics"
+	"headgate/pkg/status"
+)
 
 // Source is the agent as the HTTP server sees it. Its methods are called from
 // several goroutines at once.
 type Source interface {
+	metrics.Source
+
 	// Status returns the state at this moment.
 	Status() status.Status
 

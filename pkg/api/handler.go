@@ -1,0 +1,69 @@
+package api
+
+import (
+	_ "embed"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"headgate/pkg/metrics"
+)
+
+// maxScrapes is how many scrapes are answered at once; one more gets 503.
+const maxScrapes = 8
+
+//go:embed index.html
+var index string
+
+// newHandler returns what the address serves: reading only. The mux answers
+// any method but GET and HEAD with 405.
+func newHandler(src Source, log *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.NewRegistry(src), promhttp.HandlerOpts{
+		EnableOpenMetrics:   true,
+		ErrorHandling:       promhttp.ContinueOnError,
+		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		MaxRequestsInFlight: maxScrapes,
+	}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, http.StatusOK, "the process is alive\n")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if reasons := src.NotReady(); len(reasons) > 0 {
+			text(w, http.StatusServiceUnavailable, "not ready:\n- "+strings.Join(reasons, "\n- ")+"\n")
+			return
+		}
+		text(w, http.StatusOK, "ready\n")
+	})
+	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, _ *http.Request) {
+		body, err := json.MarshalIndent(src.Status(), "", "  ")
+		if err != nil {
+			log.Error("status has no JSON form", "error", err)
+			text(w, http.StatusInternalServerError, "the status has no JSON form: "+err.Error()+"\n")
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(body, '\n')) // the client is gone
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, index)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		h.Set("Cache-Control", "no-store")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func text(w http.ResponseWriter, code int, body string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, body)
+}

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/net/netutil"
+
+	"headgate/pkg/config"
+)
+
+// Whoever can reach the address may talk to it, so that all a client can take
+// is bounded. A scrape takes milliseconds.
+const (
+	maxConnections    = 256
+	maxHeaderBytes    = 16 << 10
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 30 * time.Second
+	idleTimeout       = 2 * time.Minute
+	closeTimeout      = 2 * time.Second // for requests under way when it closes
+)
+
+// Server is the HTTP server of an agent.
+type Server struct {
+	listener  net.Listener
+	webConfig string
+	http      *http.Server
+}
+
+// Listen takes the address of a configuration. The web configuration is read
+// as well: an agent whose TLS is wrong must not start.
+func Listen(cfg *config.Config) (*Server, error) {
+	if err := web.Validate(cfg.WebConfig); err != nil {
+		return nil, fmt.Errorf("web_config %s: %w", cfg.WebConfig, err)
+	}
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, listenError(cfg.Listen, err)
+	}
+	return &Server{
+		listener:  netutil.LimitListener(l, maxConnections),
+		webConfig: cfg.WebConfig,
+		http: &http.Server{
+			MaxHeaderBytes:    maxHeaderBytes,
+			ReadHeaderTimeout: readHeaderTimeout,
+			ReadTimeout:       readTimeout,
+			WriteTimeout:      writeTimeout,
+			IdleTimeout:       idleTimeout,
+		},
+	}, nil
+}
+
+// listenError says what can be done about an address that cannot be had.
+func listenError(address string, err error) error {
+	hint := "the key listen, --listen or HEADGATE_LISTEN names another address"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("listen on %s: another program, perhaps another agent, listens there already; %s: %w",
+			address, hint, syscall.EADDRINUSE)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("listen on %s: no interface of this host has the address; %s: %w",
+			address, hint, syscall.EADDRNOTAVAIL)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("listen on %s: not permitted to this user; %s: %w", address, hint, syscall.EACCES)
+	}
+	return fmt.Errorf("listen on %s: %w; %s", address, err, hint)
+}
+
+// Addr returns the address that is listened on.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Serve answers requests about src until Close, and then returns nil.
+func (s *Server) Serve(src Source, log *slog.Logger) error {
+	s.http.Handler = newHandler(src, log)
+	s.http.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // what clients do wrong
+	err := web.Serve(s.listener, s.http, &web.FlagConfig{WebConfigFile: &s.webConfig}, log)
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve HTTP on %s: %w", s.Addr(), err)
+}
+
+// Close gives up the address. Requests under way have two seconds to end.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	// Before Serve, http does not know the listener; after, it is closed.
+	if closeErr := s.listener.Close(); !errors.Is(closeErr, net.ErrClosed) {
+		err = errors.Join(err, closeErr)
+	}
+	if err != nil {
+		return fmt.Errorf("close %s: %w", s.Addr(), err)
+	}
+	return nil
+}
