@@ -13,7 +13,7 @@ const (
 	svgWidth    = 900
 	svgLeft     = 64
 	svgRight    = 16
-	svgTop      = 64
+	svgTop      = 88
 	panelHeight = 200
 	panelGap    = 64
 	svgHeight   = svgTop + 2*panelHeight + panelGap + 40
@@ -132,8 +132,8 @@ func (r *Result) panel(w io.Writer, top int, unit string, curves []curve) {
 	}
 }
 
-// merged returns the series with at most n/4 points, rates averaged, so that
-// Poisson noise does not hide what there is to see.
+// merged returns the series with at most n/4 points, averaged, so that Poisson
+// noise does not hide what there is to see; of what is in flight, the most.
 func (r *Result) merged(n int) []SeriesPoint {
 	by := (len(r.Series)*4 + n - 1) / n
 	if by <= 1 {
@@ -141,17 +141,20 @@ func (r *Result) merged(n int) []SeriesPoint {
 	}
 	var all []SeriesPoint
 	for i := 0; i < len(r.Series); i += by {
-		sum, group := SeriesPoint{}, r.Series[i:min(i+by, len(r.Series))]
-		for _, p := range group {
-			sum.InFlight = max(sum.InFlight, p.InFlight)
-			sum.Offered += p.Offered
-			sum.Rejected += p.Rejected
-			sum.Good += p.Good
+		group := r.Series[i:min(i+by, len(r.Series))]
+		mean := group[0]
+		for _, p := range group[1:] {
+			mean.InFlight = max(mean.InFlight, p.InFlight)
+			mean.Limit += p.Limit
+			mean.Refusing += p.Refusing
+			mean.Offered += p.Offered
+			mean.Rejected += p.Rejected
+			mean.Good += p.Good
 		}
-		first, size := group[0], len(group)
-		first.InFlight = sum.InFlight
-		first.Offered, first.Rejected, first.Good = sum.Offered/size, sum.Rejected/size, sum.Good/size
-		all = append(all, first)
+		for _, n := range []*int{&mean.Limit, &mean.Refusing, &mean.Offered, &mean.Rejected, &mean.Good} {
+			*n /= len(group)
+		}
+		all = append(all, mean)
 	}
 	return all
 }
