@@ -1,0 +1,73 @@
+# What the project is built and checked with. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+PREFIX  ?= /usr/local
+DESTDIR ?=
+SERVER  ?=
+
+ROOT    := $(filter 0,$(shell id -u))
+SUDO    := $(if $(ROOT),,sudo)
+VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+
+# No C is linked, so that the binary and the tests run on any Linux.
+export CGO_ENABLED := 0
+
+# The tests of the kernel programs load the machine and measure time: one
+# package after the other. What they depend on is more than Go's cache sees.
+TESTFLAGS ?= -p 1 -count 1
+
+.PHONY: help
+help: ## Explain the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/headgate
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/headgate ./cmd/agent
+
+.PHONY: demo
+demo: build ## Show the gate at work in network namespaces; SERVER=nginx with a real nginx (root)
+	$(SUDO) bin/headgate demo $(if $(SERVER),--server $(SERVER))
+
+.PHONY: test
+test: ## Run every test; as root that includes the kernel's part, and installs what is missing
+	$(if $(ROOT),bash .ci/deps,@echo "not root: the tests of the kernel programs are skipped")
+	$(if $(ROOT),HEADGATE_REQUIRE_ROOT=1) $(GO) test $(TESTFLAGS) ./...
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need neither root nor a kernel
+	HEADGATE_SKIP_ROOT=1 $(GO) test ./...
+
+.PHONY: lint
+lint: ## Check formatting, go vet, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+.PHONY: generate
+generate: ## Compile the BPF programs and write everything else that is generated (clang-14, libbpf-dev)
+	$(GO) generate ./...
+
+.PHONY: verify
+verify: ## Check that generated files are what their sources make, in any directory
+	bash .ci/verify
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./...
+
+.PHONY: install
+install: build ## Install under PREFIX (/usr/local); DESTDIR is put before it
+	install -D -m 0755 bin/headgate $(DESTDIR)$(PREFIX)/bin/headgate
+
+.PHONY: cleanup
+cleanup: build ## Take out of this host's kernel everything that headgate left there (root)
+	$(SUDO) bin/headgate cleanup
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin dist
