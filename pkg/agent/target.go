@@ -113,6 +113,7 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 		Sum:         r.Sum[s] - t.last.Sum[s],
 		MaxInFlight: max(t.last.InFlight, r.InFlight),
 		Refused:     r.Rejected - t.last.Rejected + r.WouldReject - t.last.WouldReject,
+		Observing:   t.mode == config.ModeObserve,
 	}
 	if r.PeakTick == t.tick {
 		in.MaxInFlight = max(in.MaxInFlight, r.Peak)

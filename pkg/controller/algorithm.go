@@ -29,8 +29,12 @@ type Tick struct {
 	MaxInFlight int
 
 	// Refused counts rejections and holds that timed out since the last tick.
-	// In observe mode it counts what would have been refused.
+	// While Observing it counts what would have been refused.
 	Refused uint64
+
+	// Observing says that decisions are not put in force, so that nothing is
+	// to be learned from what follows them.
+	Observing bool
 
 	// Dropped counts units that were lost since the last tick though this
 	// gate let them in, such as overflows of the accept queue; 0 when unknown.

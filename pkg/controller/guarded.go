@@ -106,7 +106,7 @@ func (g *Guarded) Decide(t Tick) Decision {
 		g.openWindow(now)
 		g.enforce(now)
 	default:
-		g.step(now)
+		g.step(now, t.Observing)
 	}
 	return g.decision
 }
@@ -140,7 +140,8 @@ func (g *Guarded) windowOver(now float64) bool {
 }
 
 // step takes in the window that is over, decides, and opens the next one.
-func (g *Guarded) step(now float64) {
+// An experiment (a probe, a dither) needs a limit that is in force.
+func (g *Guarded) step(now float64, observing bool) {
 	w, span := g.window, g.span()
 	length := now - w.begun
 	r, x := max(w.sum/w.samples, 1e-9), w.samples/length
@@ -151,7 +152,9 @@ func (g *Guarded) step(now float64) {
 
 	g.smooth(r, x, w.samples, length)
 	g.learnBaseline(r, press, trust)
-	g.learnHeadroom(x, w.samples)
+	if !observing {
+		g.learnHeadroom(x, w.samples)
+	}
 	g.move(max(x, g.rate), full, float64(w.inFlight) >= g.limit/2, trust)
 
 	queue := g.baseline/g.rtt < queueing
@@ -162,7 +165,7 @@ func (g *Guarded) step(now float64) {
 	}
 	g.openWindow(now)
 	g.enforce(now)
-	if g.probeDue(now, press && queue) {
+	if !observing && g.probeDue(now, press && queue) {
 		depth := 0.75
 		if g.probe.doubt {
 			depth = 0.5

@@ -56,3 +56,32 @@ func BenchmarkGuardedDecide(b *testing.B) {
 		g.Decide(tick)
 	}
 }
+
+// An agent that only observes sees the overload that it does not prevent. It
+// must not take the service time of that for the baseline: once it enforces,
+// the limit has to be right at once.
+func TestGuardedLearnsNoOverloadWhileObserving(t *testing.T) {
+	g, err := NewGuarded(DefaultGuardedParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const service = 20 * time.Millisecond
+	now := time.Duration(0)
+	tick := func(n uint64, rtt time.Duration, inFlight int, refused uint64) Decision {
+		now += 100 * time.Millisecond
+		return g.Decide(Tick{Now: now, Samples: n, Sum: time.Duration(n) * rtt, MaxInFlight: inFlight, Refused: refused, Observing: true})
+	}
+	for range 50 {
+		tick(40, service, 8, 0)
+	}
+	var d Decision
+	for range 600 {
+		d = tick(80, 1500*time.Millisecond, 6000, 400)
+	}
+	if d.CohortSize > 0 {
+		t.Error("a probe goes on although no limit is in force")
+	}
+	if d.Limit > 40 {
+		t.Errorf("after a minute of watching an overload the limit is %d; the server carries 16", d.Limit)
+	}
+}
