@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"headgate/pkg/config"
+	"headgate/pkg/loader"
+)
+
+func newCleanupCmd() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Detach and unpin everything that headgate left in the kernel",
+		Long: `Cleanup detaches every program of headgate and removes its pinned maps, with or
+without an agent having been shut down, and nothing of anybody else. It is
+refused while an agent runs.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := loader.Cleanup(dir)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing of headgate is attached from %s\n", dir)
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "detached %d programs of headgate and removed %s\n", n, dir)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "state", stateDefault(), "state `directory`, on a bpffs")
+	return cmd
+}
+
+func stateDefault() string {
+	c := config.Default()
+	if text, _, ok := config.Environment(getenv)("state"); ok {
+		return text
+	}
+	return c.State
+}
