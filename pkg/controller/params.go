@@ -217,7 +217,10 @@ func (s *settings) bounds(p Params, initial, least, most, floor int) (int, int, 
 	if p.Initial == nil {
 		return min(max(initial, lo), hi), lo, hi
 	}
-	if !s.anyInitial && (*p.Initial < lo || *p.Initial > hi) {
+	if s.anyInitial {
+		return number(s, "initial", p.Initial, lo, 0, maxLimit), lo, hi
+	}
+	if *p.Initial < lo || *p.Initial > hi {
 		s.fail("initial", "%d is not from %d to %d (min to max)", *p.Initial, lo, hi)
 	}
 	return *p.Initial, lo, hi
