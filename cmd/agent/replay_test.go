@@ -44,7 +44,7 @@ func TestReplayNamesThePlaceOfAnError(t *testing.T) {
 		stdin, want string
 		args        []string
 	}{
-		{strings.Replace(replayed, "20,0]", "20]", 1), "stdin:1:110: steps[0]: 3 cells", []string{"-"}},
+		{strings.Replace(replayed, "20,0]", "20]", 1), "stdin:1:108: steps[0]: 3 cells", []string{"-"}},
 		{"", "/nowhere: no such file", []string{"/nowhere"}},
 		{"", "accepts 1 arg", nil},
 	} {
