@@ -22,6 +22,11 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	for _, c := range errorCases {
+		if len(c.text) < 10_000 {
+			f.Add([]byte(c.text))
+		}
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse(data, Input{File: "f", SSHPort: 22})
 		if err == nil {

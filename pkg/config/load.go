@@ -3,8 +3,10 @@ package config
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -142,4 +144,9 @@ func (d *decoder) complete(c *Config, force bool) {
 		}
 		r.Force = r.Force || force
 	}
+}
+
+// OverridableKeys returns the keys that an [Override] can stand in for, sorted.
+func OverridableKeys() []string {
+	return slices.Sorted(maps.Keys(new(decoder).top(new(Config))))
 }

@@ -1,6 +1,10 @@
 package config
 
-import "regexp"
+import (
+	"maps"
+	"regexp"
+	"slices"
+)
 
 // unsupported are the keys and values of the format that this version does
 // not act on, as they are spelled in a rule. They are refused by name rather
@@ -25,3 +29,7 @@ var rulePrefix = regexp.MustCompile(`^(rules\[\d+\]|defaults)\.`)
 func isUnsupported(key string) bool {
 	return unsupported[rulePrefix.ReplaceAllString(key, "rule.")]
 }
+
+// Unsupported returns the keys, and "key: value" pairs, that this version
+// refuses by name, sorted, with rule for a rule or the defaults.
+func Unsupported() []string { return slices.Sorted(maps.Keys(unsupported)) }

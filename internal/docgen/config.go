@@ -1,0 +1,210 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"headgate/pkg/config"
+	"headgate/pkg/controller"
+)
+
+const configIntro = `# Configuration
+
+<!-- Written by go run ./internal/docgen. Do not edit. -->
+
+` + "`headgate run -c FILE`" + ` reads one YAML document of at most 1 MiB. ` + "`headgate run -p 8080`" + ` needs no file: each ` + "`-p`" + ` is a
+rule for that port, with every default. Flags take precedence over the environment, and that over the file.
+
+The file is read strictly. An unknown key is an error, and so are anchors, aliases and tags. Every error of a
+file is reported, with line, column and key; a file with an error changes nothing. ` + "`headgate check -c FILE`" + ` tells.
+
+A duration is a number with a unit: ` + "`100ms`, `2s`, `1m30s`" + `. ` + "`examples/`" + ` has files to begin with; the shortest is
+
+` + "```yaml" + `
+rules:
+  - port: 8080
+` + "```" + `
+`
+
+// configPage returns the reference of the configuration.
+func configPage(root string) (string, error) {
+	cfg, err := parsePackage(filepath.Join(root, "pkg/config"))
+	if err != nil {
+		return "", err
+	}
+	ctl, err := parsePackage(filepath.Join(root, "pkg/controller"))
+	if err != nil {
+		return "", err
+	}
+	p := &page{cfg: cfg, ctl: ctl}
+	p.print(configIntro)
+	p.print("\n## Top level\n")
+	p.structure(cfg, "Config", "", reflect.ValueOf(*config.Default()))
+	p.print("\n## A rule\n")
+	p.structure(cfg, "Rule", "rules[].", reflect.ValueOf(config.DefaultRule()))
+	p.print("\n## The limit of a rule\n")
+	p.structure(cfg, "Limit", "rules[].limit.", reflect.ValueOf(config.DefaultRule().Limit))
+	p.params()
+	p.algorithms()
+	p.environment()
+	p.unsupported()
+	return p.text.String(), p.err
+}
+
+// page gathers text, and the first error.
+type page struct {
+	cfg, ctl source
+	text     strings.Builder
+	err      error
+}
+
+func (p *page) print(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
+
+func (p *page) fields(s source, name string) []field {
+	f, err := s.fields(name)
+	p.err = errors.Join(p.err, err)
+	return f
+}
+
+// structure describes the keys of a struct; defaults is a value of its type.
+func (p *page) structure(s source, name, path string, defaults reflect.Value) {
+	fields := p.fields(s, name)
+	for _, f := range fields {
+		if f.key == "" || strings.HasPrefix(f.key, ",") {
+			continue
+		}
+		p.print("\n### `%s%s`\n\n%s\n", path, f.key, keyNames(f.doc, fields...))
+		if d := defaultText(defaults.FieldByName(f.name)); d != "" {
+			p.print("\nDefault: `%s`.\n", d)
+		}
+	}
+}
+
+// defaultText formats a default as YAML; empty when there is none to show.
+func defaultText(v reflect.Value) string {
+	_, text := v.Interface().(fmt.Stringer) // such as a scope, whose zero is the host
+	switch kind := v.Kind(); {
+	case kind == reflect.Slice, kind == reflect.Pointer, !text && (kind == reflect.Struct || v.IsZero()):
+		return ""
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// params describes the settings of the algorithms. A field without a comment
+// shares that of the one before.
+func (p *page) params() {
+	fields, takers := p.settings(), takers()
+	for i := 0; i < len(fields); {
+		end := i + 1
+		for end < len(fields) && fields[end].doc == "" {
+			end++
+		}
+		p.setting(fields[i:end], fields, takers)
+		i = end
+	}
+}
+
+// settings returns the fields of controller.Params. For those that refer to
+// the type of guarded's settings, the comments are taken from there.
+func (p *page) settings() []field {
+	fields := p.fields(p.ctl, "Params")
+	refers := slices.IndexFunc(fields, func(f field) bool { return strings.Contains(f.doc, "[GuardedParams]") })
+	if refers < 0 {
+		return fields
+	}
+	keys := map[string]string{fields[refers].name: fields[refers].key}
+	end := refers + 1
+	for ; end < len(fields) && fields[end].doc == ""; end++ {
+		keys[fields[end].name] = fields[end].key
+	}
+	var own []field
+	for _, f := range p.fields(p.ctl, "GuardedParams") {
+		if f.key = keys[f.name]; f.key != "" {
+			own = append(own, f)
+		}
+	}
+	if len(own) != len(keys) {
+		p.err = errors.Join(p.err, fmt.Errorf("GuardedParams has %d of the fields %v", len(own), keys))
+	}
+	return slices.Replace(fields, refers, end, own...)
+}
+
+// setting describes fields that share a comment.
+func (p *page) setting(group, fields []field, takers map[string][]string) {
+	var keys []string
+	for _, f := range group {
+		if f.key != "-" && f.key != "warm_up" { // warm_up is a key of the rule
+			keys = append(keys, "`rules[].limit."+f.key+"`")
+		}
+	}
+	if len(keys) == 0 {
+		return
+	}
+	of := strings.Join(takers[group[0].key], ", ")
+	if len(takers[group[0].key]) == len(controller.Names()) {
+		of = "every algorithm"
+	}
+	p.print("\n### %s\n\n%s\n\nOf %s.\n", strings.Join(keys, ", "), keyNames(group[0].doc, fields...), of)
+}
+
+// takers returns the algorithms that have each setting, by asking them.
+func takers() map[string][]string {
+	all := map[string][]string{}
+	t := reflect.TypeFor[controller.Params]()
+	for i := range t.NumField() {
+		if t.Field(i).Type.Kind() != reflect.Pointer {
+			continue
+		}
+		key := t.Field(i).Tag.Get("yaml")
+		for _, name := range controller.Names() {
+			var p controller.Params
+			reflect.ValueOf(&p).Elem().Field(i).Set(reflect.New(t.Field(i).Type.Elem()))
+			if !notASetting(name, key, p) {
+				all[key] = append(all[key], name)
+			}
+		}
+	}
+	return all
+}
+
+func notASetting(name, key string, p controller.Params) bool {
+	_, err := controller.New(name, p)
+	var e *controller.ParamError
+	return errors.As(err, &e) && e.Key == key && strings.HasPrefix(e.Reason, "not a setting")
+}
+
+// algorithms describes each algorithm by the comment of its type, the default
+// first.
+func (p *page) algorithms() {
+	p.print("\n## Algorithms\n")
+	first := config.DefaultRule().Limit.Algorithm
+	names := slices.DeleteFunc(controller.Names(), func(name string) bool { return name == first })
+	for _, name := range append([]string{first}, names...) {
+		for typ := range p.ctl {
+			if strings.ToLower(typ) != name {
+				continue
+			}
+			doc, err := p.ctl.doc(typ)
+			p.err = errors.Join(p.err, err)
+			p.print("\n### %s\n\n%s\n", name, markdown(strings.Replace(doc, typ+" is", "`"+name+"` is", 1)))
+		}
+	}
+}
+
+func (p *page) environment() {
+	p.print("\n## Environment and flags\n\nAn empty variable is as good as none.\n\n| key | variable | flag |\n|---|---|---|\n")
+	for _, key := range config.OverridableKeys() {
+		p.print("| `%s` | `HEADGATE_%s` | `--%s` |\n", key, strings.ToUpper(key), strings.ReplaceAll(key, "_", "-"))
+	}
+}
+
+func (p *page) unsupported() {
+	p.print("\n## Not in this version\n\nThese are refused by name:\n\n")
+	for _, key := range config.Unsupported() {
+		p.print("- `%s`\n", strings.Replace(key, "rule.", "rules[].", 1))
+	}
+}

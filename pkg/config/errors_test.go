@@ -1,0 +1,233 @@
+package config
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// errorCases are files with their errors, each as line:column: key: message,
+// or the beginning of it.
+var errorCases = map[string]struct {
+	text string
+	in   Input
+	want []string
+}{
+	"unknown keys, all reported": {
+		text: "lisen: x\nrules:\n  - port: 80\n    limits: {}\n    limit: {maxx: 3}\n    scope: {net: a}\n",
+		want: []string{
+			"1:1: lisen: unknown key; the keys here are defaults, lease, listen, mode, rules, state, web_config, window",
+			"4:5: rules[0].limits: unknown key; the keys here are force, limit, mode, name, port, ports, reject, scope, signal, unit, warm_up",
+			"5:13: rules[0].limit.maxx: unknown key; the keys here are algorithm, ",
+			"6:13: rules[0].scope.net: unknown key; the keys here are netns",
+		},
+	},
+	"not in this version": {
+		text: `rules:
+  - port: 80
+    unit: request
+    end: first_byte
+    signal: accept
+    hold: {max_wait: 10ms}
+    pace: {rate: 10}
+    reject: drop
+    exempt: [10.0.0.0/8]
+    per_source: {limit: 20}
+    classes: []
+    scope: {pods: {namespace: shop}}
+defaults: {hold: {}, scope: {cgroup: "*"}}
+`,
+		want: []string{
+			"3:11: rules[0].unit: this version does not support request",
+			`4:5: rules[0].end: this version does not support the key "end"`,
+			"5:13: rules[0].signal: this version does not support accept",
+			`6:5: rules[0].hold: this version does not support the key "hold"`,
+			`7:5: rules[0].pace: this version does not support the key "pace"`,
+			"8:13: rules[0].reject: this version does not support drop",
+			`9:5: rules[0].exempt: this version does not support the key "exempt"`,
+			`10:5: rules[0].per_source: this version does not support the key "per_source"`,
+			`11:5: rules[0].classes: this version does not support the key "classes"`,
+			`12:13: rules[0].scope.pods: this version does not support the key "pods"`,
+			`13:12: defaults.hold: this version does not support the key "hold"`,
+			`13:30: defaults.scope.cgroup: this version does not support the key "cgroup"`,
+		},
+	},
+	"ports": {
+		text: "rules:\n- port: 0\n- port: 70000\n- ports: [80, -1, 1.5, x, 0x50, 080, [1]]\n- port:\n- port: [81]\n- {}\n- ports: []\n- {port: 1, ports: [2]}\n",
+		want: []string{
+			"2:9: rules[0].port: 0 is not from 1 to 65535",
+			"3:9: rules[1].port: 70000 is not from 1 to 65535",
+			"4:15: rules[2].ports[1]: -1 is not from 1 to 65535",
+			`4:19: rules[2].ports[2]: "1.5" is not a whole number in decimal from 1 to 65535`,
+			`4:24: rules[2].ports[3]: "x" is not a whole number`,
+			`4:27: rules[2].ports[4]: "0x50" is not a whole number`,
+			`4:33: rules[2].ports[5]: "080" is not a whole number`,
+			"4:38: rules[2].ports[6]: want a whole number, not a list",
+			"5:3: rules[3].port: has no value; want a whole number",
+			"6:9: rules[4].port: want a whole number, not a list",
+			"7:3: rules[5]: the rule has no port",
+			"8:3: rules[6]: the rule has no port",
+			"9:10: rules[7].port: port and ports cannot both be given",
+		},
+	},
+	"duplicates name both places": {
+		text: `rules:
+  - {name: a, port: 80}
+  - {name: a, ports: [81, 80, 81]}
+  - {name: b, port: 80, scope: {netns: x}}
+  - {name: c, port: 80, scope: {netns: /var/run/netns/x}}
+  - {name: d, port: 80, scope: {netns: /proc/1/ns/net}}
+  - {port: 82}
+  - {port: 82, scope: {netns: x}}
+`,
+		want: []string{
+			"3:12: rules[1].name: a rule named a is at /etc/headgate.yaml:2:12 already",
+			"3:27: rules[1].ports[1]: port 80 of scope host is protected at /etc/headgate.yaml:2:21 already",
+			"3:31: rules[1].ports[2]: port 81 of scope host is protected at /etc/headgate.yaml:3:23 already",
+			"5:21: rules[3].port: port 80 of scope netns:x is protected at /etc/headgate.yaml:4:21 already",
+			"8:5: rules[6]: a rule named port-82 is at /etc/headgate.yaml:7:5 already",
+		},
+	},
+	"limits": {
+		text: `defaults:
+  limit: {min: 50}
+rules:
+  - {port: 1, limit: {max: 40}}
+  - {port: 2, limit: {algorithm: gradient2, initial: 10, min: 20}}
+  - {port: 3, limit: {algorithm: gradient2, initial: 201}}
+  - {port: 4, limit: {algorithm: aimd, smoothing: 0.1, timeout: -1s}}
+  - {port: 5, limit: {algorithm: fixed, min: 0, initial: 0}}
+  - {port: 6, limit: {algorithm: best}}
+  - {port: 7, limit: {algorithm: gradient2, smoothing: .nan, queue_size: many, warm_up: 1s}}
+  - {port: 8, warm_up: 2h}
+  - {port: 9, limit: 5}
+`,
+		want: []string{
+			"4:28: rules[0].limit.max: 40 is less than min (50)",
+			"5:54: rules[1].limit.initial: 10 is not from 20 to 200 (min to max)",
+			"6:54: rules[2].limit.initial: 201 is not from 50 to 200 (min to max)",
+			"7:51: rules[3].limit.smoothing: not a setting of aimd",
+			"7:65: rules[3].limit.timeout: -1s is not from 1ns to 1h0m0s",
+			"8:58: rules[4].limit.initial: a limit of 0 refuses everybody; set force: true if that is meant",
+			`9:34: rules[5].limit.algorithm: "best" is not one of: aimd, blog, fixed, gradient, gradient2, guarded, vegas`,
+			`10:56: rules[6].limit.smoothing: ".nan" is not a number`,
+			`10:74: rules[6].limit.queue_size: "many": not a number`,
+			"10:80: rules[6].limit.warm_up: unknown key",
+			"11:24: rules[7].warm_up: 2h0m0s is not from 0s to 1h0m0s",
+			"12:22: rules[8].limit: want keys with values, not a single value",
+		},
+	},
+	"the rest of the top": {
+		text: "listen: localhost\nstate: bpf\nwindow: 1s\nlease: 2s\nmode: watch\nrules: []\n",
+		want: []string{
+			`1:9: listen: "localhost" is not host:port, such as 127.0.0.1:9464 or [::1]:9464`,
+			`2:8: state: "bpf" is not the absolute path of a directory`,
+			"4:8: lease: the lease of 2s is less than 3 windows of 1s",
+			`5:7: mode: "watch" is not one of: enforce, observe`,
+		},
+	},
+	"window below": {"window: 9.9ms\nrules: [{port: 1}]", Input{}, []string{"1:9: window: 9.9ms is not from 10ms to 10s"}},
+	"window above": {"window: 10001ms\nrules: [{port: 1}]", Input{}, []string{"1:9: window: 10.001s is not from 10ms to 10s"}},
+	"window 5s":    {"window: 5s\nrules: [{port: 1}]", Input{}, []string{"1:9: window: the lease of 3s is less than 3 windows of 5s"}},
+	"lease":        {"lease: 999ms\nrules: [{port: 1}]", Input{}, []string{"1:8: lease: 999ms is not from 1s to 1h0m0s"}},
+	"no unit":      {"lease: 3\nrules: [{port: 1}]", Input{}, []string{`1:8: lease: "3" is not a duration such as 100ms, 2s or 1m30s`}},
+	"listen port":  {"listen: :99999\nrules: [{port: 1}]", Input{}, []string{`1:9: listen: ":99999" is not host:port`}},
+	"rule name":    {"rules: [{port: 1, name: a b}]", Input{}, []string{`1:25: rules[0].name: "a b" is not 1 to 63 letters`}},
+	"netns name":   {"rules: [{port: 1, scope: {netns: ../x}}]", Input{}, []string{`1:34: rules[0].scope.netns: "../x" is neither`}},
+	"scope":        {"rules: [{port: 1, scope: all}]", Input{}, []string{`1:26: rules[0].scope: "all" is not one of: host`}},
+	"force":        {"rules: [{port: 1, force: yes}]", Input{}, []string{`1:26: rules[0].force: "yes" is neither true nor false`}},
+	"own of a rule": {"defaults: {name: x, force: true}\nrules: [{port: 1}]", Input{}, []string{
+		"1:18: defaults.name: belongs to a rule; there is no default for it",
+		"1:28: defaults.force: belongs to a rule; there is no default for it"}},
+	"defaults judged once": {"defaults: {limit: {smoothing: 1}}\nrules: [{port: 1}, {port: 2}]", Input{}, []string{
+		"1:31: defaults.limit.smoothing: not a setting of guarded"}},
+	"empty":           {"", Input{}, []string{": rules: no rule: nothing would be protected"}},
+	"comment only":    {"# nothing\n", Input{}, []string{": rules: no rule"}},
+	"a list":          {"- port: 1", Input{}, []string{"1:1: want keys with values, not a list"}},
+	"key given twice": {"lease: 3s\nlease: 4s\n", Input{}, []string{`2:1: not valid YAML: mapping key "lease" already defined at [1:1]`}},
+	"not YAML":        {"rules: [", Input{}, []string{"1:8: not valid YAML: "}},
+	"two documents":   {"lease: 3s\n---\nlease: 3s\n", Input{}, []string{"3:6: a second document; a configuration is one"}},
+	"alias":           {"a: &x [1]\nb: *x\n", Input{}, []string{"1:4: anchors, aliases and merge keys are not part of this format; use defaults"}},
+	"tag":             {"lease: !!str 3s\n", Input{}, []string{"1:8: tags and directives are not part of this format"}},
+	"deep brackets":   {"rules: " + strings.Repeat("[", 500_000), Input{}, []string{"1:23: nested deeper than 16"}},
+	"deep dashes":     {strings.Repeat("- ", 500_000), Input{}, []string{"1:33: nested deeper than 16"}},
+	"deep questions":  {strings.Repeat("? ", 500_000), Input{}, []string{`1:1: a key is written "key: value"`}},
+	"too large":       {"# " + strings.Repeat("x", 1<<20), Input{}, []string{": is larger than 1048576 bytes"}},
+	"ssh": {"rules: [{port: 8080}, {port: 22}, {port: 22, name: in-x, scope: {netns: x}}]", Input{SSHPort: 22}, []string{
+		"1:30: rules[1].port: port 22 is that of your ssh session, which the rule could lock out; set force: true if that is meant"}},
+	"own port": {"listen: :9000\nrules: [{port: 9000}]", Input{}, []string{
+		"2:16: rules[0].port: port 9000 is the agent's own (/etc/headgate.yaml:1:9), whose scrapes the rule could refuse; set force: true if that is meant"}},
+	"-p": {"rules: [{port: 8080}]", Input{Ports: []string{"8080", "70000", "http", "22"}, SSHPort: 22}, []string{
+		`-p "8080": port 8080 of scope host is protected at /etc/headgate.yaml:1:16 already`,
+		`-p "70000": 70000 is not from 1 to 65535`,
+		`-p "http": "http" is not a whole number in decimal from 1 to 65535`,
+		`-p "22": port 22 is that of your ssh session`,
+	}},
+}
+
+func TestErrors(t *testing.T) {
+	for name, tt := range errorCases {
+		t.Run(name, func(t *testing.T) {
+			c, err := parse(t, tt.text, tt.in)
+			if c != nil {
+				t.Error("a configuration was returned")
+			}
+			var all Errors
+			if !errors.As(err, &all) {
+				t.Fatalf("got %v", err)
+			}
+			left := tt.want
+		next:
+			for _, e := range all {
+				line, _, _ := strings.Cut(e.Error(), "\n")
+				got := strings.TrimPrefix(strings.TrimPrefix(line, "/etc/headgate.yaml"), ":")
+				for i, want := range left {
+					want = strings.TrimPrefix(want, ": ")
+					if strings.HasPrefix(strings.TrimPrefix(got, " "), want) {
+						left = append(append([]string{}, left[:i]...), left[i+1:]...)
+						continue next
+					}
+				}
+				t.Errorf("not wanted: %s", got)
+			}
+			for _, want := range left {
+				t.Errorf("missing: %s", want)
+			}
+		})
+	}
+}
+
+func TestErrorText(t *testing.T) {
+	_, err := parse(t, "lease: 3s\nrules:\n  - name: häuser\n    port: 0 # none\n  - port: 70000"+
+		strings.Repeat(" ", 100)+"# \x1b[31mred\n", Input{Overrides: []Override{
+		func(key string) (string, string, bool) { return "0s", "--window", key == "window" }}})
+	want := `--window: window: 0s is not from 10ms to 10s
+/etc/headgate.yaml:3:11: rules[0].name: "häuser" is not 1 to 63 letters, digits, dots, dashes and underscores
+    3 |   - name: häuser
+      |           ^
+/etc/headgate.yaml:4:11: rules[0].port: 0 is not from 1 to 65535
+    4 |     port: 0 # none
+      |           ^
+/etc/headgate.yaml:5:11: rules[1].port: 70000 is not from 1 to 65535
+    5 |   - port: 70000
+      |           ^`
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	if d := cmp.Diff(want, err.Error()); d != "" {
+		t.Error(d)
+	}
+	if strings.ContainsRune(err.Error(), 0x1b) {
+		t.Error("an escape sequence of the file reaches the terminal")
+	}
+}
+
+func TestManyErrorsAreBounded(t *testing.T) {
+	_, err := parse(t, "rules:\n"+strings.Repeat("- port: 0\n", 1000), Input{})
+	var all Errors
+	if !errors.As(err, &all) || len(all) != 101 || all[100].Msg != "900 more errors from here on" {
+		t.Errorf("%d errors, the last %v", len(all), all[len(all)-1])
+	}
+}
