@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"headgate/pkg/scope"
 )
 
 // Cgroup is a directory of the cgroup2 hierarchy.
@@ -25,34 +26,13 @@ func (c *Cgroup) ID() (uint64, error) {
 	return st.Ino, nil
 }
 
-// cgroupRoot finds where the cgroup2 hierarchy is mounted: /sys/fs/cgroup, or
-// /sys/fs/cgroup/unified beside the version 1 controllers.
+// cgroupRoot is the cgroup2 hierarchy's root.
 func cgroupRoot() (*Cgroup, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	path, err := scope.Cgroup2()
 	if err != nil {
 		return nil, err
 	}
-	path, ok := cgroup2Mount(string(mounts))
-	if !ok {
-		return nil, errors.New("no cgroup2 hierarchy is mounted; mount -t cgroup2 none /sys/fs/cgroup/unified")
-	}
 	return &Cgroup{Path: path}, nil
-}
-
-// cgroup2Mount returns the mount point of the first cgroup2 file system in
-// the text of a mountinfo file (proc_pid_mountinfo(5)): the fifth field, where
-// the first field after the separator " - " is the file system's type.
-func cgroup2Mount(mountinfo string) (string, bool) {
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(mountinfo) {
-		mount, fs, ok := strings.Cut(line, " - ")
-		fields := strings.Fields(mount)
-		if !ok || len(fields) < 5 || !strings.HasPrefix(fs, "cgroup2 ") {
-			continue
-		}
-		return unescape.Replace(fields[4]), true
-	}
-	return "", false
 }
 
 func (c *Cgroup) child(name string) (*Cgroup, error) {

@@ -220,18 +220,34 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// RequireRoot is the environment variable that turns the skip of a test
-// without root into a failure; continuous integration sets it to 1.
-const RequireRoot = "HEADGATE_REQUIRE_ROOT"
+// Environment variables about the tests that need root. Without either they
+// are run as root and skipped otherwise.
+const (
+	RequireRoot = "HEADGATE_REQUIRE_ROOT" // 1: without root they fail
+	SkipRoot    = "HEADGATE_SKIP_ROOT"    // 1: they are skipped even as root
+)
 
-// ForTest makes a lab that is closed when the test ends. Without root the
-// test is skipped, or fails where RequireRoot is set.
+// NeedRoot is for a test that needs root and no lab: it skips or fails it as
+// [RequireRoot] and [SkipRoot] say.
+func NeedRoot(tb TB) {
+	tb.Helper()
+	switch {
+	case os.Getenv(SkipRoot) == "1":
+		tb.Skipf("skipped: %s is set", SkipRoot)
+	case os.Geteuid() == 0:
+	case os.Getenv(RequireRoot) == "1":
+		tb.Fatalf("not root, and %s is set", RequireRoot)
+	default:
+		tb.Skipf("skipped: needs root")
+	}
+}
+
+// ForTest makes a lab that is closed when the test ends. It needs root, see
+// [NeedRoot].
 func ForTest(tb TB, names ...string) *Lab {
 	tb.Helper()
+	NeedRoot(tb)
 	l, err := New(names...)
-	if errors.Is(err, ErrNotRoot) && os.Getenv(RequireRoot) != "1" {
-		tb.Skipf("skipped: %v", err)
-	}
 	if err != nil {
 		tb.Fatalf("making a lab: %v", err)
 	}

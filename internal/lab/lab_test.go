@@ -44,27 +44,6 @@ func abandon() {
 	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 }
 
-func TestCgroup2Mount(t *testing.T) {
-	tests := []struct{ name, text, want string }{
-		{"unified", "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n", "/sys/fs/cgroup"},
-		{"hybrid", "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" +
-			"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n" +
-			"41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n", "/sys/fs/cgroup/unified"},
-		{"escaped", `41 31 0:38 / /mnt/a\040b rw shared:1 master:2 - cgroup2 none rw` + "\n", "/mnt/a b"},
-		{"none", "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", ""},
-		{"garbage", " - cgroup2 \n\nx\n", ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, ok := cgroup2Mount(tt.text)
-			if got != tt.want || ok != (tt.want != "") {
-				t.Errorf("cgroup2Mount = %q, %v; want %q", got, ok, tt.want)
-			}
-		})
-	}
-}
-
-// Every pair of hosts talks at once, over both families, also through the hub.
 func TestHostsTalkAtOnce(t *testing.T) {
 	l := ForTest(t, "srv", "cli", "far")
 	for _, from := range []string{"srv", "cli", "far"} {
@@ -196,9 +175,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 func TestNewRefusesBadNames(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip(ErrNotRoot)
-	}
+	NeedRoot(t)
 	for _, names := range [][]string{{}, {""}, {"a", "a"}, {"A"}, {"a/b"}, {"../x"}, {"averylongname"}} {
 		if l, err := New(names...); err == nil {
 			t.Errorf("New(%q) made a lab", names)
