@@ -75,7 +75,7 @@ func (d dice) draw(family string) sim.Scenario {
 		d.anyDistribution(add)
 		over(d.between(.8, 10))
 	case "contention":
-		switch a := d.between(.2, 3); d.IntN(4) {
+		switch a := d.between(.3, 5); d.IntN(4) {
 		case 0:
 			add(fmt.Sprintf("contention %.2f", a), linear(a))
 		case 1:

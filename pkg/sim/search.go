@@ -9,14 +9,17 @@ import (
 )
 
 // BestStatic searches for the constant limit that would have had the highest
-// mean goodput over the seeds, had one known it: a coarse grid from 1 to 16
-// units a worker (64 for few workers), then the gaps beside the best limit,
-// each halved until they are under 5 %.
+// mean goodput over the seeds, had one known it: a coarse grid from a quarter
+// of the workers up to 16 units a worker (64 for few workers), or until the
+// goodput has clearly fallen, then the gaps beside the best limit, each halved
+// until they are under 5 %.
 func BestStatic(ctx context.Context, sc Scenario, seeds []uint64) (limit int, good float64, err error) {
 	sc = sc.WithDefaults()
-	most := sc.Server.Workers
+	least, most := sc.Server.Workers, sc.Server.Workers
 	for _, c := range sc.Server.Changes {
-		most = max(most, c.Workers)
+		if c.Workers > 0 {
+			least, most = min(least, c.Workers), max(most, c.Workers)
+		}
 	}
 	most = max(64, 16*most)
 
@@ -37,8 +40,14 @@ func BestStatic(ctx context.Context, sc Scenario, seeds []uint64) (limit int, go
 		known[n] = g
 		return g
 	}
-	for x := 1.0; x <= float64(most); x *= math.Sqrt2 {
-		score(int(math.Round(x)))
+	highest, falls := 0.0, 0
+	for x := max(1, float64(least)/4); x <= float64(most) && falls < 3; x *= math.Sqrt2 {
+		g := score(int(math.Round(x)))
+		highest = max(highest, g)
+		falls++
+		if g > 0.8*highest {
+			falls = 0
+		}
 	}
 	for err == nil {
 		var tried []int

@@ -63,8 +63,8 @@ func (r *Result) WriteSVG(to io.Writer) error {
 	if title == "" {
 		title = "Simulation"
 	}
-	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" role="img" aria-label="%s">`,
-		svgWidth, svgHeight, svgHeight, html.EscapeString(title))
+	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img" aria-label="%[3]s">`,
+		svgWidth, svgHeight, html.EscapeString(title))
 	fmt.Fprintf(w, "\n<style>%s</style>\n<rect class=\"ground\" width=\"100%%\" height=\"100%%\"/>\n", svgStyle)
 	fmt.Fprintf(w, "<text class=\"title\" x=\"%d\" y=\"24\">%s</text>\n", svgLeft, html.EscapeString(title))
 	fmt.Fprintf(w, "<text class=\"faint\" x=\"%d\" y=\"44\">goodput %.1f/s, %.1f %% rejected, p50 %s, p99 %s</text>\n",
