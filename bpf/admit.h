@@ -194,6 +194,7 @@ static __always_inline enum verdict admit(struct bpf_sk_lookup *ctx, struct pend
 		return REJECT;
 
 	KEY_ADDRESSES(key, ctx);
+	p.cohort = conf->cohort_epoch;
 	__sync_fetch_and_add(&st->pending, 1);
 	err = bpf_map_update_elem(&pendings, key, &p, BPF_NOEXIST);
 	if (!err)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * A cohort is the group of units that a probe of the agent times: the first
- * cohort_size that begin after it was asked for. Units that began earlier and
- * finish meanwhile would tell of the queue before the probe.
+ * cohort_size of those whose SYN was admitted after it was asked for. A unit
+ * that was let in earlier would tell of the queue before the probe, even if
+ * its request comes later.
  */
 #ifndef HEADGATE_COHORT_H
 #define HEADGATE_COHORT_H
@@ -20,7 +21,7 @@ static __always_inline void cohort_join(struct conn *c, __u64 now)
 	struct cohort *co;
 	__u64 was, fresh;
 
-	if (!conf || !conf->cohort_size || c->joined)
+	if (!conf || !conf->cohort_size || c->cohort != conf->cohort_epoch || c->joined)
 		return;
 	co = bpf_map_lookup_elem(&cohorts, &target);
 	if (!co)
@@ -36,28 +37,31 @@ static __always_inline void cohort_join(struct conn *c, __u64 now)
 		__sync_lock_test_and_set(&co->joined, fresh);
 		was = fresh;
 	}
-	if ((__u32)was >= conf->cohort_size)
+	if ((__u32)was >= conf->cohort_size) {
+		c->cohort = 0; /* too late */
 		return;
+	}
 	__sync_fetch_and_add(&co->starts, now);
 	if (__sync_val_compare_and_swap(&co->joined, was, was + 1) != was) {
 		__sync_fetch_and_add(&co->starts, -now); /* the next one joins */
 		return;
 	}
-	c->cohort = was >> 32;
 	c->joined = now;
 }
 
 static __always_inline void cohort_leave(struct conn *c, __u64 latency)
 {
 	__u64 joined = c->joined;
-	__u32 target = c->target;
+	__u32 target = c->target, cohort;
 	struct cohort *co;
 
 	if (!joined)
 		return;
 	c->joined = 0;
+	cohort = c->cohort;
+	c->cohort = 0;
 	co = bpf_map_lookup_elem(&cohorts, &target);
-	if (!co || co->joined >> 32 != c->cohort)
+	if (!co || co->joined >> 32 != cohort)
 		return;
 	__sync_fetch_and_add(&co->starts, -joined);
 	__sync_fetch_and_add(&co->sum, latency);

@@ -47,6 +47,17 @@ static __always_inline bool held_by_application(struct bpf_sock *sk)
 	return socket && (__u64)socket->sk == (__u64)s;
 }
 
+/* Which cohort a handshake may join; looked up only while one gathers. */
+static __always_inline __u32 cohort_of(struct target_conf *conf, struct pending_key *key)
+{
+	struct pending *p;
+
+	if (!conf->cohort_size)
+		return 0;
+	p = bpf_map_lookup_elem(&pendings, key);
+	return p ? p->cohort : 0;
+}
+
 static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 {
 	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
@@ -54,9 +65,9 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	struct target_state *st;
 	struct target_conf *conf;
-	bool reserved;
+	__u32 target, cohort;
 	struct conn *c;
-	__u32 target;
+	bool reserved;
 
 	if (!id || !sk)
 		return;
@@ -70,6 +81,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	key.remote_port = ctx->remote_port >> 16; /* big-endian, in the upper half */
 	key.local_port = ctx->local_port;
 	KEY_ADDRESSES(&key, ctx);
+	cohort = cohort_of(conf, &key);
 	reserved = drop_pending(st, &key);
 
 	c = bpf_sk_storage_get(&conns, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -91,6 +103,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	c->opened = bpf_ktime_get_ns();
 	c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
+	c->cohort = reserved ? cohort : 0;
 	c->counted = 1;
 	bpf_sock_ops_cb_flags_set(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG);
 
@@ -146,7 +159,7 @@ static __always_inline void conn_rtt(struct bpf_sock_ops *ctx)
 	if (signal_of(c->target) == SIGNAL_RTT) {
 		__u64 now = bpf_ktime_get_ns();
 
-		cohort_join(c, now);
+		cohort_join(c, now - us * 1000);
 		cohort_leave(c, us * 1000);
 	}
 }

@@ -122,7 +122,7 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 		return;
 	now = bpf_ktime_get_ns();
 	c->asked = now;
-	if (!c->joined && signal_of(c->target) == SIGNAL_SERVICE)
+	if (c->cohort && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_join(c, now);
 }
 
@@ -148,7 +148,7 @@ static __always_inline void packet_out(struct __sk_buff *skb)
 	}
 	c->asked = 0;
 	sample(c->target, SIGNAL_SERVICE, took);
-	if (signal_of(c->target) == SIGNAL_SERVICE)
+	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_leave(c, took);
 }
 

@@ -50,7 +50,10 @@ struct target_state {
 	__u32 pad[7];
 };
 
-/* The units a probe times: the first cohort_size that begin after it was asked for. */
+/*
+ * The units a probe times: the first cohort_size of those that were admitted
+ * after it was asked for.
+ */
 struct cohort {
 	__u64 joined; /* epoch (high half), units that joined (low half) */
 	__u64 done;   /* of these, finished */
@@ -89,6 +92,8 @@ struct pending_key {
 
 struct pending {
 	__u64 expires; /* CLOCK_MONOTONIC, ns */
+	__u32 cohort;  /* epoch that gathered when the SYN was admitted */
+	__u32 pad;
 };
 
 enum conn_flags {
@@ -106,8 +111,8 @@ struct conn {
 	__u32 flags;     /* not atomic: packets only, the slot does not depend on it */
 	__u32 in_end;    /* sequence number behind the newest byte received */
 	__u32 out_end;   /* the same for bytes sent */
-	__u32 cohort;    /* epoch of the cohort that the unit is in */
-	__u64 joined;    /* when it began, ns; 0: it is in none */
+	__u32 cohort;    /* epoch of the cohort that it may join, or is in; 0: none */
+	__u64 joined;    /* when its unit in the cohort began, ns; 0: it is in none */
 	__u64 opened;    /* ns */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */
 };

@@ -42,6 +42,8 @@ type headgateHistogram struct {
 type headgatePending struct {
 	_       structs.HostLayout
 	Expires uint64
+	Cohort  uint32
+	Pad     uint32
 }
 
 type headgatePendingKey struct {
