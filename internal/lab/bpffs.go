@@ -11,7 +11,7 @@ import (
 // MountBPF mounts a BPF file system on a new directory, so that what is pinned
 // there meets nobody else's pins. unmount removes both.
 func MountBPF() (dir string, unmount func() error, err error) {
-	dir, err = os.MkdirTemp("", Prefix+"bpf-")
+	dir, err = os.MkdirTemp("", fmt.Sprintf("%s%d-bpf-", Prefix, os.Getpid()))
 	if err != nil {
 		return "", nil, err
 	}

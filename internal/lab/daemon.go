@@ -37,6 +37,11 @@ type Nginx struct {
 // it listens. Without an upstream it serves a short file at / and one of
 // backend.BigSize bytes at /big.
 func (h *Host) StartNginx(ctx context.Context, n Nginx) (*Daemon, error) {
+	return h.StartNginxIn(ctx, h.Cgroup, n)
+}
+
+// StartNginxIn is StartNginx with a cgroup of the caller's choice.
+func (h *Host) StartNginxIn(ctx context.Context, group *Cgroup, n Nginx) (*Daemon, error) {
 	path, err := program("nginx", "nginx-light")
 	if err != nil {
 		return nil, err
@@ -55,7 +60,7 @@ func (h *Host) StartNginx(ctx context.Context, n Nginx) (*Daemon, error) {
 			return nil, err
 		}
 	}
-	return h.startDaemon(ctx, n.Port, path, "-p", dir, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr")
+	return h.startDaemon(ctx, group, n.Port, path, "-p", dir, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr")
 }
 
 func (n Nginx) config(dir string) string {
@@ -107,14 +112,15 @@ func (h *Host) StartRedis(ctx context.Context, port int) (*Daemon, error) {
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	return h.startDaemon(ctx, port, path, conf)
+	return h.startDaemon(ctx, h.Cgroup, port, path, conf)
 }
 
-func (h *Host) startDaemon(ctx context.Context, port int, name string, args ...string) (*Daemon, error) {
+func (h *Host) startDaemon(ctx context.Context, group *Cgroup, port int, name string, args ...string) (*Daemon, error) {
 	if h.Listens(port) {
 		return nil, fmt.Errorf("starting %s on host %s: port %d is in use", name, h.Name, port)
 	}
 	d := &Daemon{cmd: h.Command(ctx, name, args...)}
+	d.cmd.Cgroup = group
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s on host %s: %w", name, h.Name, err)

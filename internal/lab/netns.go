@@ -98,6 +98,7 @@ func removeOwnDir(dir string) error {
 	if err := unix.Lstat(dir, &st); err != nil || int(st.Uid) != os.Geteuid() {
 		return nil
 	}
+	_ = unix.Unmount(dir, unix.MNT_DETACH) // it may be of MountBPF
 	return os.RemoveAll(dir)
 }
 
