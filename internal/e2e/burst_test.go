@@ -1,111 +1,119 @@
 package e2e
 
 import (
-	"errors"
-	"fmt"
-	"log/slog"
-	"net"
-	"path/filepath"
-	"sync"
-	"syscall"
+	"net/netip"
 	"testing"
 	"time"
 
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
-	"headgate/pkg/config"
-	"headgate/pkg/controller"
 )
 
-// startAgent starts an agent with one rule for a port of a host.
-func startAgent(t *testing.T, h *lab.Host, port uint16, set func(*config.Rule)) *agent.Agent {
-	t.Helper()
-	cfg := config.Default()
-	cfg.State = filepath.Join(bpffs, "state")
-	r := config.DefaultRule()
-	r.Name = "test"
-	r.Ports = []uint16{port}
-	r.Scope = config.Scope{Netns: h.NetNS}
-	r.Mode = config.ModeEnforce
-	set(&r)
-	cfg.Rules = []config.Rule{r}
-	a, err := agent.Start(cfg, "test", slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatalf("start the agent: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := a.Remove(); err != nil {
-			t.Errorf("remove the agent: %v", err)
-		}
-	})
-	return a
-}
+const (
+	burstLimit = 50
+	burstSize  = 1000
+	burstRuns  = 5
+)
 
-func fixed(n int) func(*config.Rule) {
-	return func(r *config.Rule) {
-		r.Limit = config.Limit{Algorithm: "fixed", Params: controller.Params{Initial: &n}}
-	}
-}
-
+// A thousand clients connect at the same moment to a server that may have
+// fifty: fifty are let in, never more, and all others are refused.
 func TestBurst(t *testing.T) {
-	const limit, burst = 50, 1000
-	l := lab.ForTest(t, "srv", "cli")
-	srv, cli := l.Host("srv"), l.Host("cli")
-	ln, err := srv.Listen("tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
+	listeners := []struct {
+		name, network string
+		address       func(four, six netip.Addr) netip.Addr
+	}{
+		{"v4", "tcp4", func(four, _ netip.Addr) netip.Addr { return four }},
+		{"v6", "tcp6", func(_, six netip.Addr) netip.Addr { return six }},
+		{"v4 to dual-stack", "tcp", func(four, _ netip.Addr) netip.Addr { return four }},
 	}
-	defer ln.Close()
-	var mu sync.Mutex
-	var accepted []net.Conn
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
+	veth := func(t *testing.T) burstPath {
+		l := lab.ForTest(t, "srv", "cli")
+		srv := l.Host("srv")
+		return burstPath{srv: srv, cli: l.Host("cli"), four: srv.Addr4, six: srv.Addr6}
+	}
+	paths := []struct {
+		name string
+		path func(*testing.T) burstPath
+	}{
+		{"veth", veth},
+		{"loopback", func(t *testing.T) burstPath {
+			h := lab.ForTest(t, "srv").Host("srv")
+			return burstPath{srv: h, cli: h, four: netip.MustParseAddr("127.0.0.1"), six: netip.IPv6Loopback()}
+		}},
+		// No handshake ends before all SYNs are there.
+		{"100 ms away", func(t *testing.T) burstPath {
+			w := wired(t, func(f *lab.Frame) {
+				if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
+					f.Delay(100 * time.Millisecond)
+				}
+			})
+			return burstPath{srv: w.A.Host, cli: w.B.Host, four: w.A.Addr4, six: w.A.Addr6}
+		}},
+		// The kernel keeps no record of a handshake: the SYN and the last ACK
+		// both look for the listener.
+		{"SYN cookies", func(t *testing.T) burstPath {
+			p := veth(t)
+			if err := p.srv.Sysctl("net.ipv4.tcp_syncookies", "2"); err != nil {
+				t.Fatal(err)
 			}
-			mu.Lock()
-			accepted = append(accepted, c)
-			mu.Unlock()
-		}
-	}()
-	a := startAgent(t, srv, 8080, fixed(limit))
-	for round := range 3 {
-		var ok, refused, other int
-		var conns []net.Conn
-		var wg sync.WaitGroup
-		for range burst {
-			wg.Go(func() {
-				c, err := cli.Dial(t.Context(), "tcp", fmt.Sprintf("%s:8080", srv.Addr4))
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					ok++
-					conns = append(conns, c)
-				case errors.Is(err, syscall.ECONNREFUSED):
-					refused++
-				default:
-					other++
-					t.Log(err)
+			return p
+		}},
+	}
+	for _, p := range paths {
+		for _, l := range listeners {
+			t.Run(p.name+" "+l.name, func(t *testing.T) {
+				path := p.path(t)
+				a := protect(t, path.srv, burstLimit)
+				k := keep(t, path.srv, l.network, ":8080")
+				for range burstRuns {
+					testBurst(t, a, k, path, netip.AddrPortFrom(l.address(path.four, path.six), port))
 				}
 			})
 		}
-		wg.Wait()
-		time.Sleep(250 * time.Millisecond)
-		st := a.Status().Targets[0]
-		t.Logf("round %d: ok %d refused %d other %d status %+v", round, ok, refused, other, st)
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		for _, c := range accepted {
-			c.Close()
-		}
-		accepted = nil
-		mu.Unlock()
-		time.Sleep(250 * time.Millisecond)
-		st = a.Status().Targets[0]
-		t.Logf("after: in flight %d pending %d admitted %d finished %d %+v", st.InFlight, st.Pending, st.AdmittedTotal, st.FinishedTotal, a.Snapshot().ProgramsAttached)
+	}
+}
+
+// burstPath is where a burst goes from and to.
+type burstPath struct {
+	srv, cli  *lab.Host
+	four, six netip.Addr
+}
+
+func testBurst(t *testing.T, a *agent.Agent, k *keeper, p burstPath, to netip.AddrPort) {
+	t.Helper()
+	before := target(a)
+	peak := watchPeak(t)
+	c := newCrowd(t, p.cli, to, burstSize)
+	c.wait(t, patience)
+	if len(c.connected) != burstLimit || c.refused != burstSize-burstLimit {
+		t.Errorf("%v; want %d and %d", c, burstLimit, burstSize-burstLimit)
+	}
+	k.await(t, burstLimit)
+	awaitInFlight(t, a, burstLimit)
+	if n := connections(t, p.srv, port); n != burstLimit {
+		t.Errorf("the kernel has %d connections, the agent %d", n, burstLimit)
+	}
+	if n := peak(); n != burstLimit {
+		t.Errorf("at most %d were in flight, want %d", n, burstLimit)
+	}
+	if n := target(a).FinishedTotal - before.FinishedTotal; n != 0 {
+		t.Errorf("%d finished while all were held", n)
+	}
+
+	c.close()
+	k.closeAll()
+	awaitInFlight(t, a, 0)
+	st := target(a)
+	if n := st.AdmittedTotal - before.AdmittedTotal; n != burstLimit {
+		t.Errorf("%d admitted, want %d", n, burstLimit)
+	}
+	if n := st.FinishedTotal - before.FinishedTotal; n != burstLimit {
+		t.Errorf("%d finished, want %d", n, burstLimit)
+	}
+	if n := st.RejectedTotal.Limit - before.RejectedTotal.Limit; n != burstSize-burstLimit {
+		t.Errorf("%d rejected, want %d", n, burstSize-burstLimit)
+	}
+	if n := connections(t, p.srv, port); n != 0 {
+		t.Errorf("the kernel has %d connections when none is left", n)
 	}
 }

@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+)
+
+// crowdThreads is how many threads a crowd connects from.
+const crowdThreads = 4
+
+// crowd is many clients that connect to one address at the same moment.
+type crowd struct {
+	connecting []int // file descriptors
+	connected  []int
+	refused    int
+	failed     map[error]int // other ends
+}
+
+// newCrowd has n clients connect from a host, every one before any is waited for.
+func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
+	t.Helper()
+	c := &crowd{failed: make(map[error]int)}
+	t.Cleanup(c.close)
+	family := unix.AF_INET6
+	var addr unix.Sockaddr = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	if to.Addr().Is4() {
+		family = unix.AF_INET
+		addr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
+	err := from.Do(func() error {
+		for range n {
+			fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			c.connecting = append(c.connecting, fd)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("make %d clients: %v", n, err)
+	}
+	var group sync.WaitGroup
+	start := make(chan struct{})
+	errs := make([]error, n)
+	for thread := range crowdThreads {
+		group.Go(func() {
+			<-start
+			for i := thread; i < n; i += crowdThreads {
+				errs[i] = unix.Connect(c.connecting[i], addr)
+			}
+		})
+	}
+	close(start)
+	group.Wait()
+	// A refusal may be there before connect(2) returns; which it then says.
+	fds := c.connecting
+	c.connecting = nil
+	for i, fd := range fds {
+		if errs[i] == unix.EINPROGRESS {
+			c.connecting = append(c.connecting, fd)
+		} else {
+			c.end(fd, errs[i])
+		}
+	}
+	return c
+}
+
+// wait waits until every connect has ended, or for a time.
+func (c *crowd) wait(t *testing.T, atMost time.Duration) {
+	t.Helper()
+	for deadline := time.Now().Add(atMost); len(c.connecting) > 0; {
+		polls := make([]unix.PollFd, len(c.connecting))
+		for i, fd := range c.connecting {
+			polls[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+		}
+		left := time.Until(deadline).Milliseconds()
+		if left <= 0 {
+			return
+		}
+		if _, err := unix.Poll(polls, int(left)); err != nil && err != unix.EINTR {
+			t.Fatalf("poll: %v", err)
+		}
+		c.connecting = c.connecting[:0]
+		for _, p := range polls {
+			fd := int(p.Fd)
+			if p.Revents == 0 {
+				c.connecting = append(c.connecting, fd)
+				continue
+			}
+			var ended error
+			if errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil {
+				ended = err
+			} else if errno != 0 {
+				ended = unix.Errno(errno)
+			}
+			c.end(fd, ended)
+		}
+	}
+}
+
+func (c *crowd) end(fd int, err error) {
+	switch err {
+	case nil:
+		c.connected = append(c.connected, fd)
+		return
+	case unix.ECONNREFUSED:
+		c.refused++
+	default:
+		c.failed[err]++
+	}
+	_ = unix.Close(fd)
+}
+
+// close closes what is connected and gives up what is not.
+func (c *crowd) close() {
+	for _, fd := range append(c.connecting, c.connected...) {
+		_ = unix.Close(fd)
+	}
+	c.connecting, c.connected = nil, nil
+}
+
+func (c *crowd) String() string {
+	return fmt.Sprintf("%d connected, %d refused, %d connecting, failed: %v",
+		len(c.connected), c.refused, len(c.connecting), c.failed)
+}
