@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"unicode"
@@ -82,7 +83,17 @@ type report struct {
 	errs  Errors
 }
 
+// full reports whether there are as many errors as are shown.
+func (r *report) full() bool { return len(r.errs) > maxReported }
+
 func (r *report) failf(at place, format string, args ...any) {
+	if r.full() {
+		return
+	}
+	if len(r.errs) == maxReported {
+		r.errs = append(r.errs, &Error{File: at.file, Line: math.MaxInt, Msg: "has more errors than are shown"})
+		return
+	}
 	r.errs = append(r.errs, &Error{
 		File:    at.file,
 		Line:    at.line,
@@ -106,12 +117,8 @@ func (r *report) err() error {
 	})
 	// Several rules may find the same fault in the defaults.
 	r.errs = slices.CompactFunc(r.errs, func(a, b *Error) bool { return *a == *b })
-	if more := len(r.errs) - maxReported; more > 0 {
-		last := r.errs[maxReported]
-		r.errs = append(r.errs[:maxReported:maxReported], &Error{
-			File: last.File, Line: last.Line, Column: last.Column,
-			Msg: fmt.Sprintf("%d more errors from here on", more),
-		})
+	if r.full() {
+		r.errs[len(r.errs)-1].Line = 0
 	}
 	return r.errs
 }

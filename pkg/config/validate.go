@@ -27,6 +27,9 @@ func (d *decoder) validate(c *Config, sshPort uint16) {
 	}
 	names, targets := map[string]place{}, map[target]place{}
 	for i := range c.Rules {
+		if d.full() {
+			return
+		}
 		r, o := &c.Rules[i], d.rules[i]
 		own := d.validatePorts(r, o, targets)
 		if _, given := d.at[o.at.key+".name"]; given || own {

@@ -82,6 +82,9 @@ func (d *decoder) items(v value, read func(value)) {
 	case *ast.NullNode:
 	case *ast.SequenceNode:
 		for i, item := range n.Values {
+			if d.full() {
+				return
+			}
 			at := nodePlace(d.file, item)
 			at.key = v.at.key + "[" + strconv.Itoa(i) + "]"
 			d.at[at.key] = at
