@@ -80,6 +80,7 @@ each port, the agent makes a limit of it, and the kernel refuses what is over.`,
 		newStatusCmd(),
 		newCleanupCmd(),
 		newDemoCmd(),
+		newReplayCmd(),
 		newSimulateCmd(),
 		newVersionCmd(),
 	)
