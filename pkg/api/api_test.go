@@ -283,8 +283,7 @@ func TestFetchStatusErrors(t *testing.T) {
 	}{
 		{answer(200, "hello"), "the answer is not the status of an agent"},
 		{answer(500, "oops"), `the answer is 500 Internal Server Error: "oops"`},
-		{http.RedirectHandler("http://192.0.2.1/", 302), "the answer is 302 Found"},
-		{answer(400, "Client sent an HTTP request to an HTTPS server.\n"), "the agent speaks TLS"},
+		{http.RedirectHandler("http://192.0.2.1/", http.StatusFound), "the answer is 302 Found"},
 	} {
 		s := httptest.NewServer(tt.handler)
 		_, err := FetchStatus(t.Context(), s.Listener.Addr().String())
@@ -292,6 +291,13 @@ func TestFetchStatusErrors(t *testing.T) {
 			t.Errorf("%v, want %s", err, tt.want)
 		}
 		s.Close()
+	}
+	tls := httptest.NewUnstartedServer(answer(200, "{}"))
+	tls.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	tls.StartTLS()
+	defer tls.Close()
+	if _, err := FetchStatus(t.Context(), tls.Listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "the agent speaks TLS") {
+		t.Error(err)
 	}
 	for _, addr := range []string{"", "localhost", "ftp://x", "http://", "http://a:b@%zz"} {
 		if _, err := FetchStatus(t.Context(), addr); err == nil {

@@ -54,7 +54,7 @@ func snapshot() fixed {
 			},
 		},
 		Details: []Detail{
-			{Service: &service, TCPRTT: new(Histogram), Windows: map[string]uint64{"step": 5, "empty": 1}},
+			{Service: &service, TCPRTT: new(Histogram), Windows: map[string]uint64{"changed": 5, "empty": 1}},
 			{},
 		},
 		LeaseAge:         250 * time.Millisecond,

@@ -92,7 +92,7 @@ var families = []family{
 	},
 	{
 		name: "headgate_windows_total", kind: counter, label: "outcome",
-		help: "Windows of measurements, by what the algorithm did with them.",
+		help: "Windows of measurements: changed and unchanged say what the limit did, empty that there was no sample.",
 		ofTarget: func(_ *status.Target, d *Detail, emit func(float64, string)) {
 			each(d.Windows, emit)
 		},

@@ -31,5 +31,5 @@ type Snapshot struct {
 type Detail struct {
 	Service *Histogram        // time from request to response; nil when not measured
 	TCPRTT  *Histogram        // TCP round trip time; nil when not measured
-	Windows map[string]uint64 // windows by what the algorithm did with them
+	Windows map[string]uint64 // windows by outcome: changed, unchanged, empty
 }
