@@ -11,8 +11,31 @@
 #include "admit.h"
 #include "cohort.h"
 
-/* Both ways to the end may run at once on two CPUs; the exchange lets one through. */
-static __always_inline void conn_finish(struct conn *c)
+/* Session tickets leave within this time of each other, or of the handshake. */
+#define TICKET_TIME 1000000ULL
+
+static __always_inline __u32 signal_of(__u32 target)
+{
+	struct target_conf *conf = conf_of(target);
+
+	return conf ? conf->signal : SIGNAL_SERVICE;
+}
+
+/* A request has its response, so long after its last byte came in. */
+static __always_inline void conn_answered(struct conn *c, __u64 took)
+{
+	c->asked = 0;
+	c->first = 0;
+	sample(c->target, SIGNAL_SERVICE, took);
+	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
+		cohort_leave(c, took);
+}
+
+/*
+ * Both ways to the end may run at once on two CPUs; the exchange lets one
+ * through. When the server ends it, the last that it sent was its response.
+ */
+static __always_inline void conn_finish(struct conn *c, bool by_server)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct target_state *st;
@@ -24,14 +47,9 @@ static __always_inline void conn_finish(struct conn *c)
 		release_slot(st);
 	COUNT(c->target, finished);
 	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
+	if (c->first && (by_server || c->first >= TICKET_TIME))
+		conn_answered(c, c->first);
 	cohort_leave(c, now - c->joined);
-}
-
-static __always_inline __u32 signal_of(__u32 target)
-{
-	struct target_conf *conf = conf_of(target);
-
-	return conf ? conf->signal : SIGNAL_SERVICE;
 }
 
 /* Whether an application has accepted the socket and not closed it yet. */
@@ -138,7 +156,7 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 		return;
 	if (state == BPF_TCP_CLOSE && held_by_application(sk))
 		return;
-	conn_finish(c);
+	conn_finish(c, state == BPF_TCP_FIN_WAIT1);
 }
 
 static __always_inline void conn_rtt(struct bpf_sock_ops *ctx)

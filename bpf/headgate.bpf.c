@@ -65,7 +65,7 @@ int headgate_release(struct bpf_sock *sk)
 	struct conn *c = bpf_sk_storage_get(&conns, sk, 0, 0);
 
 	if (c)
-		conn_finish(c);
+		conn_finish(c, false);
 	return 1;
 }
 

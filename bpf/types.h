@@ -100,8 +100,7 @@ enum conn_flags {
 	CONN_SPOKE = 1 << 0,     /* the client has sent payload */
 	CONN_TLS = 1 << 1,       /* and it began with a TLS handshake */
 	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
-	CONN_TICKET = 1 << 3,    /* TLS: session tickets may come before the response */
-	CONN_TICKETED = 1 << 4,  /* TLS: such output was seen */
+	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
 };
 
 /* Per socket, gone with the socket. */
@@ -115,6 +114,7 @@ struct conn {
 	__u64 joined;    /* when its unit in the cohort began, ns; 0: it is in none */
 	__u64 opened;    /* ns */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */
+	__u64 first;     /* from then to output that may be tickets, ns; 0: none */
 };
 
 #endif

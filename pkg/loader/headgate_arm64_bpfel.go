@@ -32,6 +32,7 @@ type headgateConn struct {
 	Joined  uint64
 	Opened  uint64
 	Asked   uint64
+	First   uint64
 }
 
 type headgateHistogram struct {
