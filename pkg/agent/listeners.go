@@ -83,7 +83,7 @@ func (a *Agent) own(id uint64, now time.Duration) error {
 	}
 	a.owners[id] = &owner{path: path, seen: now}
 	if path == a.cgroup2 {
-		a.log.Warn("a protected server is in the root cgroup: the packets of every process without a cgroup of its own are looked at", "cgroup", path)
+		a.log.Warn("a protected server is in the root cgroup: its programs look at the packets of every process; give the server a cgroup of its own (a systemd unit, a container) to spare the others", "cgroup", path)
 	} else {
 		a.log.Info("timing the packets of a cgroup", "cgroup", path)
 	}
