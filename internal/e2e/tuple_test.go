@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"headgate/internal/lab"
+)
+
+// A SYN on a tuple that the server has in TIME_WAIT is a new connection: it is
+// counted, and refused when there is no room.
+func TestTimeWaitTuple(t *testing.T) {
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	a := protect(t, srv, 1)
+	k := keep(t, srv, "tcp", ":8080")
+	finished, tuples := uint64(0), 0
+	for _, addr := range [][2]netip.Addr{{cli.Addr4, srv.Addr4}, {cli.Addr6, srv.Addr6}} {
+		connect := func(fromPort uint16) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr[0], fromPort))}
+			var c net.Conn
+			err := cli.Do(func() (err error) {
+				c, err = d.DialContext(ctx, "tcp", netip.AddrPortFrom(addr[1], port).String())
+				return err
+			})
+			return c, err
+		}
+		// closeFirst leaves the tuple of a connection in TIME_WAIT on the server.
+		closeFirst := func(c net.Conn) {
+			t.Helper()
+			k.await(t, 1)
+			k.closeAll()
+			_, _ = c.Read(make([]byte, 1))
+			c.Close()
+			finished++
+			awaitInFlight(t, a, 0)
+		}
+		for _, p := range []uint16{40001, 40002} {
+			c, err := connect(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeFirst(c)
+			tuples++
+		}
+		await(t, "all of them in TIME_WAIT", func() (any, bool) {
+			n := sockets(t, srv, port, tcpTimeWait)
+			return n, n == tuples
+		})
+
+		again, err := connect(40001)
+		if err != nil {
+			t.Fatalf("connect on a tuple in TIME_WAIT: %v", err)
+		}
+		awaitInFlight(t, a, 1)
+		if _, err := connect(40002); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("connect on a tuple in TIME_WAIT over the limit: %v, want it refused", err)
+		}
+		tuples-- // the client has reset the refused one
+		staysInFlight(t, a, 1, 100*time.Millisecond)
+		if n := connections(t, srv, port); n != 1 {
+			t.Errorf("the kernel has %d connections, the agent 1", n)
+		}
+		closeFirst(again)
+		if st := target(a); st.AdmittedTotal != finished || st.FinishedTotal != finished {
+			t.Errorf("%d admitted, %d finished, want %d each", st.AdmittedTotal, st.FinishedTotal, finished)
+		}
+	}
+}
+
+// Go's listeners speak Multipath TCP where the kernel does. Clients of both
+// kinds are counted once, and fill the limit together.
+func TestMultipathTCP(t *testing.T) {
+	const each = 5
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	if err := srv.Sysctl("net.mptcp.enabled", "1"); err != nil {
+		t.Skipf("this kernel has no Multipath TCP: %v", err)
+	}
+	a := protect(t, srv, 2*each)
+	k := keep(t, srv, "tcp", ":8080")
+	connect := func(multipath bool) (*net.TCPConn, error) {
+		d := new(net.Dialer)
+		d.SetMultipathTCP(multipath)
+		var c net.Conn
+		err := cli.Do(func() (err error) {
+			c, err = d.DialContext(t.Context(), "tcp", netip.AddrPortFrom(srv.Addr4, port).String())
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { c.Close() })
+		conn := c.(*net.TCPConn)
+		if is, err := conn.MultipathTCP(); err != nil || is != multipath {
+			t.Fatalf("the connection is Multipath TCP: %v, %v; want %v", is, err, multipath)
+		}
+		return conn, nil
+	}
+	var conns []*net.TCPConn
+	for i := range 2 * each {
+		c, err := connect(i%2 == 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	k.await(t, 2*each)
+	awaitInFlight(t, a, 2*each)
+	if n := connections(t, srv, port); n != 2*each {
+		t.Errorf("the kernel has %d connections, the agent %d", n, 2*each)
+	}
+	for _, multipath := range []bool{false, true} {
+		if _, err := connect(multipath); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("connect over the limit (Multipath TCP: %v): %v, want it refused", multipath, err)
+		}
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	k.closeAll()
+	awaitInFlight(t, a, 0)
+	// Go tries again without Multipath TCP.
+	if st := target(a); st.AdmittedTotal != 2*each || st.FinishedTotal != 2*each || st.RejectedTotal.Limit != 3 {
+		t.Errorf("%d admitted, %d finished, %d rejected; want %d, %d, 3",
+			st.AdmittedTotal, st.FinishedTotal, st.RejectedTotal.Limit, 2*each, 2*each)
+	}
+}
