@@ -8,7 +8,8 @@
 #ifndef HEADGATE_ADMIT_H
 #define HEADGATE_ADMIT_H
 
-#include "maps.h"
+#include "pace.h"
+#include "slots.h"
 
 /*
  * Long enough for a handshake over any ordinary path, short enough that SYNs
@@ -17,61 +18,9 @@
 #define RESERVATION_TTL 1000000000ULL
 #define SWEEP_INTERVAL 100000000ULL
 
-/* Tries to take a slot before other CPUs' traffic is let win; never seen above 4. */
-#define RESERVE_TRIES 16
-
 #define EEXIST 17
 
-enum verdict { ADMIT, REJECT };
-
-static __always_inline __u32 in_flight(__u64 units)
-{
-	return units;
-}
-
-/*
- * The peak belongs to a tick, so that the agent need not reset it (that would
- * lose what is counted meanwhile). A lost race leaves the other CPU's value,
- * which is as recent; the agent takes the in-flight count at both ends too.
- */
-static __always_inline void note_peak(struct target_state *st, __u32 tick, __u32 n)
-{
-	__u64 was = st->peak;
-	__u64 is = (__u64)tick << 32 | n;
-
-	if (was >> 32 != tick || (__u32)was < n)
-		__sync_val_compare_and_swap(&st->peak, was, is);
-}
-
-static __always_inline void release_slot(struct target_state *st)
-{
-	__sync_fetch_and_add(&st->units, -1ULL);
-}
-
-static __always_inline void take_slot(struct target_state *st, __u32 tick)
-{
-	__u64 was = __sync_fetch_and_add(&st->units, 1);
-
-	note_peak(st, tick, in_flight(was) + 1);
-}
-
-/* Takes a slot unless that many are taken; says whether it did. */
-static __always_inline bool try_take_slot(struct target_state *st, __u32 tick, __u32 limit)
-{
-	__u64 was;
-	int i;
-
-	for (i = 0; i < RESERVE_TRIES; i++) {
-		was = st->units;
-		if (in_flight(was) >= limit)
-			return false;
-		if (__sync_val_compare_and_swap(&st->units, was, was + 1) == was) {
-			note_peak(st, tick, in_flight(was) + 1);
-			return true;
-		}
-	}
-	return false;
-}
+enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE };
 
 /*
  * Fills in the addresses of a key from the context of a sk_lookup or sockops
@@ -106,12 +55,18 @@ static __always_inline bool drop_pending(struct target_state *st, struct pending
 	return true;
 }
 
+/* The same for one that waits. */
+static __always_inline bool drop_hold(struct pending_key *key)
+{
+	return !bpf_map_delete_elem(&holds, key);
+}
+
 struct sweep_ctx {
 	__u64 now;
 };
 
-static long sweep_one(struct bpf_map *map, struct pending_key *key, struct pending *p,
-		      struct sweep_ctx *ctx)
+static long sweep_pending(struct bpf_map *map, struct pending_key *key, struct pending *p,
+			  struct sweep_ctx *ctx)
 {
 	struct pending_key copy;
 	struct target_state *st;
@@ -121,9 +76,24 @@ static long sweep_one(struct bpf_map *map, struct pending_key *key, struct pendi
 	copy = *key;
 	st = state_of(copy.target);
 	if (st && drop_pending(st, &copy)) {
-		release_slot(st);
+		release_slot(copy.target, st);
 		COUNT(copy.target, expired);
 	}
+	return 0;
+}
+
+static long sweep_hold(struct bpf_map *map, struct pending_key *key, struct hold *h,
+		       struct sweep_ctx *ctx)
+{
+	struct pending_key copy;
+	struct target_state *st;
+
+	if (h->expires > ctx->now)
+		return 0;
+	copy = *key;
+	st = state_of(copy.target);
+	if (st && drop_hold(&copy))
+		stop_waiting(copy.target, st);
 	return 0;
 }
 
@@ -145,67 +115,76 @@ static __always_inline bool sweep(__u64 now)
 		return false;
 	if (__sync_val_compare_and_swap(swept, was, now) != was)
 		return false;
-	bpf_for_each_map_elem(&pendings, sweep_one, &ctx, 0);
+	bpf_for_each_map_elem(&pendings, sweep_pending, &ctx, 0);
+	bpf_for_each_map_elem(&holds, sweep_hold, &ctx, 0);
 	return true;
 }
 
-static __always_inline __u32 limit_now(struct target_conf *conf, struct target_state *st)
+/* Notes a slot that is taken already under its tuple. */
+static __always_inline void reserve(struct target_conf *conf, struct target_state *st,
+				    struct pending_key *key, __u64 now)
 {
-	return st->refused_in == conf->tick ? conf->after_refusal : conf->limit;
-}
-
-static __always_inline enum verdict refuse(__u32 target, struct target_conf *conf,
-					   struct target_state *st, __u64 now)
-{
-	if (st->refused_in != conf->tick)
-		st->refused_in = conf->tick;
-	if (conf->flags & TARGET_ENFORCE && now < conf->lease) {
-		COUNT(target, rejected);
-		return REJECT;
-	}
-	COUNT(target, would_reject);
-	take_slot(st, conf->tick);
-	return ADMIT;
-}
-
-/* key is all but the addresses, which KEY_ADDRESSES(key, ctx) fills in when they are needed. */
-static __always_inline enum verdict admit(struct bpf_sk_lookup *ctx, struct pending_key *key)
-{
-	__u64 now = bpf_ktime_get_coarse_ns();
-	struct pending p = { .expires = now + RESERVATION_TTL };
-	struct target_state *st = state_of(key->target);
-	struct target_conf *conf = conf_of(key->target);
-	bool taken;
+	struct pending p = { .expires = now + RESERVATION_TTL, .cohort = conf->cohort_epoch };
 	long err;
 
-	if (!conf || !st)
-		return ADMIT;
-
-	taken = try_take_slot(st, conf->tick, limit_now(conf, st));
-	if (!taken && st->pending && sweep(now))
-		taken = try_take_slot(st, conf->tick, limit_now(conf, st));
-	if (!taken && st->pending) {
-		/* The ACK that answers a SYN cookie, or a SYN that was sent again? */
-		KEY_ADDRESSES(key, ctx);
-		if (bpf_map_lookup_elem(&pendings, key))
-			return ADMIT;
-	}
-	if (!taken && refuse(key->target, conf, st, now) == REJECT)
-		return REJECT;
-
-	KEY_ADDRESSES(key, ctx);
-	p.cohort = conf->cohort_epoch;
 	__sync_fetch_and_add(&st->pending, 1);
 	err = bpf_map_update_elem(&pendings, key, &p, BPF_NOEXIST);
 	if (!err)
-		return ADMIT;
+		return;
 
 	/* Reserved before, or no room: it is counted when it is established. */
 	__sync_fetch_and_add(&st->pending, -1);
-	release_slot(st);
+	release_slot(key->target, st);
 	if (err != -EEXIST)
 		COUNT(key->target, pending_full);
-	return ADMIT;
+}
+
+/* Counts who is let in over the limit: nobody is refused where nothing is in force. */
+static __always_inline void take_slot_freely(__u32 target, struct target_conf *conf,
+					     struct target_state *st, __u32 limit)
+{
+	if (in_flight(st->units) >= limit) {
+		note_refusal(conf, st);
+		COUNT(target, would_reject);
+	}
+	take_slot(st, conf->tick, 0);
+}
+
+/*
+ * What becomes of an arrival: it has a slot (ADMIT), it is one of those that
+ * wait (HOLD), for its pace slot at *release or, if that is 0, for a free one,
+ * or it is neither. The limit is asked before the pace, so that a refusal moves
+ * no schedule. max_waiting is 0 where nothing can be held.
+ */
+static __always_inline enum verdict admit(__u32 target, struct target_conf *conf,
+					  struct target_state *st, __u64 now, __u32 max_waiting,
+					  __u64 *release)
+{
+	__u32 limit = limit_now(conf, st);
+	__u64 units = st->units;
+
+	*release = 0;
+	if (!in_force(conf, now)) {
+		take_slot_freely(target, conf, st, limit);
+		return ADMIT;
+	}
+	if (!max_waiting && (in_flight(units) >= limit || waiting(units)))
+		return REJECT_LIMIT;
+	if (!pace(conf, st, now, max_waiting ? conf->pace_max_wait : 0, release))
+		return REJECT_PACE;
+	if (!*release && try_take_slot(st, conf->tick, limit, true))
+		return ADMIT;
+	return try_wait(st, max_waiting) ? HOLD : REJECT_LIMIT;
+}
+
+static __always_inline void count_refusal(__u32 target, struct target_conf *conf,
+					  struct target_state *st, enum verdict v)
+{
+	note_refusal(conf, st);
+	if (v == REJECT_PACE)
+		COUNT(target, rejected_pace);
+	else
+		COUNT(target, rejected);
 }
 
 #endif

@@ -44,11 +44,14 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	}
 	c->target = target;
 	c->opened = bpf_ktime_get_ns();
-	c->in_end = tp->rcv_nxt;
+	c->arrived_end = c->in_end = tp->rcv_nxt;
 	c->out_end = tp->snd_nxt;
 	c->flags = CONN_SPOKE;
 	c->counted = 1;
-	take_slot(st, conf->tick);
+	if (conf->flags & TARGET_REQUEST)
+		conn_open_free(c, target, st, false);
+	else
+		take_slot(st, conf->tick, 0);
 	COUNT(target, adopted);
 }
 

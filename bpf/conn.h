@@ -8,8 +8,8 @@
 #ifndef HEADGATE_CONN_H
 #define HEADGATE_CONN_H
 
-#include "admit.h"
 #include "cohort.h"
+#include "request.h"
 
 /* Session tickets leave within this time of each other, or of the handshake. */
 #define TICKET_TIME 1000000ULL
@@ -29,6 +29,8 @@ static __always_inline void conn_answered(struct conn *c, __u64 took)
 	sample(c->target, SIGNAL_SERVICE, took);
 	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_leave(c, took);
+	if (c->per_request)
+		request_finish(c);
 }
 
 /*
@@ -43,13 +45,18 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 	if (!__sync_lock_test_and_set(&c->counted, 0))
 		return;
 	st = state_of(c->target);
-	if (st)
-		release_slot(st);
-	COUNT(c->target, finished);
+	if (st && c->per_request) {
+		__sync_fetch_and_add(&st->connections, -1);
+	} else if (st) {
+		release_slot(c->target, st);
+		COUNT(c->target, finished);
+	}
 	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
 		conn_answered(c, c->first);
 	cohort_leave(c, now - c->joined);
+	if (c->per_request)
+		request_finish(c);
 }
 
 /* Whether an application has accepted the socket and not closed it yet. */
@@ -74,6 +81,16 @@ static __always_inline __u32 cohort_of(struct target_conf *conf, struct pending_
 		return 0;
 	p = bpf_map_lookup_elem(&pendings, key);
 	return p ? p->cohort : 0;
+}
+
+/* Where requests are counted, a connection holds no slot. */
+static __always_inline void conn_open_free(struct conn *c, __u32 target, struct target_state *st,
+					   bool reserved)
+{
+	if (reserved)
+		release_slot(target, st);
+	__sync_fetch_and_add(&st->connections, 1);
+	c->per_request = 1;
 }
 
 static __always_inline void conn_open(struct bpf_sock_ops *ctx)
@@ -106,20 +123,22 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	if (!c) {
 		/* Out of memory: better not counted than counted for ever. */
 		if (reserved)
-			release_slot(st);
+			release_slot(target, st);
 		COUNT(target, conn_full);
 		return;
 	}
-	if (!reserved)
-		take_slot(st, conf->tick);
-	if (reserved)
+	if (conf->flags & TARGET_REQUEST) {
+		conn_open_free(c, target, st, reserved);
+	} else if (reserved) {
 		COUNT(target, converted);
-	else
+	} else {
+		take_slot(st, conf->tick, 0);
 		COUNT(target, unreserved);
+	}
 
 	c->target = target;
 	c->opened = bpf_ktime_get_ns();
-	c->in_end = ctx->rcv_nxt;
+	c->arrived_end = c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
 	c->cohort = reserved ? cohort : 0;
 	c->counted = 1;
@@ -154,8 +173,11 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 	c = bpf_sk_storage_get(&conns, sk, 0, 0);
 	if (!c || !c->counted)
 		return;
-	if (state == BPF_TCP_CLOSE && held_by_application(sk))
+	if (state == BPF_TCP_CLOSE && held_by_application(sk)) {
+		if (c->request == REQUEST_HELD)
+			request_finish(c); /* the client has given up, and nobody works on it */
 		return;
+	}
 	conn_finish(c, state == BPF_TCP_FIN_WAIT1);
 }
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * headgate's programs, one for each hook. What they do is in the headers:
- *   admit.h    may this SYN come in?             sk_lookup
+ *   slots.h    how many are in flight, how many wait?
+ *   pace.h     when is the next one due?
+ *   admit.h    may this arrival come in?
+ *   syn.h      where the arrival is a connection  sk_lookup, tc
+ *   arrival.h  where it is a request              tc
+ *   claim.h    may one that waited come in now?   run by the agent
  *   conn.h     when does a connection begin and end, and its TCP RTT?
  *                                                sockops, cgroup/sock_release
  *   service.h  how long does the service take?   cgroup_skb
@@ -9,12 +14,16 @@
  *   adopt.h    connections older than we are     iter/tcp
  */
 #include "adopt.h"
+#include "claim.h"
 #include "service.h"
 
 char _license[] SEC("license") = "GPL";
 
-/* sk_lookup programs cannot ask for their namespace: each has a copy of its own. */
-volatile const __u64 lookup_netns = 0;
+/*
+ * The cookie of the namespace that a copy of a program is for. Programs of some
+ * types cannot ask for it, those of others only on some kernels.
+ */
+volatile const __u64 this_netns = 0;
 
 /*
  * One run for each SYN (and each ACK of a SYN cookie), none for the packets of
@@ -24,18 +33,39 @@ SEC("sk_lookup")
 int headgate_lookup(struct bpf_sk_lookup *ctx)
 {
 	struct pending_key key = {};
+	struct target_conf *conf;
+	struct target_state *st;
 	__u32 *target;
 
 	if (ctx->protocol != IPPROTO_TCP)
 		return SK_PASS;
-	target = target_of(lookup_netns, ctx->local_port);
+	target = target_of(this_netns, ctx->local_port);
 	if (!target)
 		return SK_PASS;
-
 	key.target = *target;
+	conf = conf_of(key.target);
+	st = state_of(key.target);
+	if (!conf || !st || conf->flags & TARGET_REQUEST)
+		return SK_PASS;
+
 	key.remote_port = ctx->remote_port;
 	key.local_port = ctx->local_port;
-	return admit(ctx, &key) == REJECT ? SK_DROP : SK_PASS;
+	KEY_ADDRESSES(&key, ctx);
+	return syn_may_pass(conf, st, &key) ? SK_PASS : SK_DROP;
+}
+
+/* Every packet that comes in on a device of a scope where something may be held. */
+SEC("tc")
+int headgate_arrive(struct __sk_buff *skb)
+{
+	return arrive(skb, this_netns);
+}
+
+/* Run by the agent, not attached. */
+SEC("tc")
+int headgate_claim(struct __sk_buff *skb)
+{
+	return claim(skb, this_netns);
 }
 
 /* Called for every TCP socket of the host: most operations are none of ours. */

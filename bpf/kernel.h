@@ -24,6 +24,13 @@
 /* Not in the headers of Debian 12; uapi since Linux 6.12. */
 #define SETSOCKOPT_CB_FLAGS 1008
 
+/*
+ * Verdicts on a device. TCX and clsact agree on these two numbers; TCX came
+ * with Linux 6.6.
+ */
+#define TCX_NEXT -1
+#define TCX_DROP 2
+
 struct net {
 	__u64 net_cookie;
 } CORE;

@@ -3,39 +3,11 @@
  * Service time, from the packets of a protected connection: last byte of a
  * request in to first byte of the response out. Only payload counts that was
  * not seen before, so that retransmissions and probes begin and end nothing.
- *
- * TLS is looked at just enough not to take its handshake, its session tickets
- * and its closing alert for requests and responses. The tickets of TLS 1.3 look
- * like a response. They come before it: so what may be tickets is taken for the
- * response only if no more comes, and for tickets if more comes later.
  */
 #ifndef HEADGATE_SERVICE_H
 #define HEADGATE_SERVICE_H
 
-#include "conn.h"
-
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
-
-/* More than the tickets of any server: implementations send one to four of 100 to 300 bytes. */
-#define TICKETS_LENGTH 4096
-
-#define TLS_CHANGE_CIPHER_SPEC 0x14
-#define TLS_ALERT 0x15
-#define TLS_HANDSHAKE 0x16
-#define TLS_APPLICATION_DATA 0x17
-#define TLS_CLIENT_HELLO 1
-#define TLS_CHANGE_CIPHER_SPEC_LENGTH 6 /* of the whole record */
-/* Record lengths under TLS 1.3: the content, its type, an AEAD tag. */
-#define TLS13_ALERT_LENGTH (2 + 1 + 16)
-#define TLS13_FINISHED_SHA256_LENGTH (4 + 32 + 1 + 16)
-#define TLS13_FINISHED_SHA384_LENGTH (4 + 48 + 1 + 16)
-
-struct segment {
-	__u32 seq;     /* of the first payload byte */
-	__u32 len;     /* of the payload, 0 if there is none */
-	__u32 offset;  /* of the payload in the packet */
-};
+#include "arrival.h"
 
 /* From the network header on; the transport header follows at once (IPv6 extension headers: no). */
 static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment *s)
@@ -65,95 +37,6 @@ static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment 
 	return true;
 }
 
-struct record {
-	__u8 type;
-	__u8 version[2];
-	__u8 length[2];
-	__u8 first; /* of the content */
-};
-
-/* Whether a request may ride on a segment that belongs to the client's part of a handshake. */
-static __always_inline bool handshake_has_request(struct __sk_buff *skb, struct conn *c,
-						  struct segment *s, struct record *r)
-{
-	__u32 begin = 0, length;
-	bool last;
-
-	if (r->type == TLS_CHANGE_CIPHER_SPEC) {
-		begin = TLS_CHANGE_CIPHER_SPEC_LENGTH;
-		if (s->len < begin + sizeof(*r) ||
-		    bpf_skb_load_bytes(skb, s->offset + begin, r, sizeof(*r)))
-			return false;
-	}
-	length = r->length[0] << 8 | r->length[1];
-	last = s->len == begin + offsetof(struct record, first) + length;
-
-	if (r->type == TLS_HANDSHAKE) {
-		/* In TLS 1.3 only a second hello is in the clear. */
-		if (r->first != TLS_CLIENT_HELLO)
-			c->flags = CONN_SPOKE | CONN_TLS;
-		return begin && !last;
-	}
-	c->flags = CONN_SPOKE | CONN_TLS | CONN_TICKET;
-	return !(last && (length == TLS13_FINISHED_SHA256_LENGTH ||
-			  length == TLS13_FINISHED_SHA384_LENGTH));
-}
-
-/* Whether this client segment can be (the end of) a request. */
-static __always_inline bool is_request(struct __sk_buff *skb, struct conn *c, struct segment *s)
-{
-	__u32 flags = c->flags;
-	struct record r;
-
-	if ((flags & (CONN_SPOKE | CONN_TLS)) == CONN_SPOKE)
-		return true;
-	c->flags = flags | CONN_SPOKE;
-	if (s->len < sizeof(r) || bpf_skb_load_bytes(skb, s->offset, &r, sizeof(r)))
-		return !(flags & CONN_HANDSHAKE);
-
-	if (!(flags & CONN_SPOKE)) {
-		if (r.type != TLS_HANDSHAKE || r.version[0] != 3)
-			return true;
-		c->flags = CONN_SPOKE | CONN_TLS | CONN_HANDSHAKE;
-		return false;
-	}
-	if (c->first) {
-		if (c->first >= TICKET_TIME)
-			conn_answered(c, c->first);
-		c->first = 0;
-		c->flags = CONN_SPOKE | CONN_TLS;
-	}
-	if (r.type == TLS_ALERT)
-		return false;
-	if (r.type == TLS_APPLICATION_DATA &&
-	    s->len == offsetof(struct record, first) + TLS13_ALERT_LENGTH)
-		return false;
-	if (flags & CONN_HANDSHAKE)
-		return handshake_has_request(skb, c, s, &r);
-	return true;
-}
-
-/* Whether this output of TLS is a response, took ns after the request. */
-static __always_inline bool is_response(struct __sk_buff *skb, struct conn *c,
-					struct segment *s, __u64 took)
-{
-	__u8 type;
-
-	if (!bpf_skb_load_bytes(skb, s->offset, &type, sizeof(type)) &&
-	    type >= TLS_CHANGE_CIPHER_SPEC && type < TLS_APPLICATION_DATA)
-		return false;
-	if (!(c->flags & CONN_TICKET))
-		return true;
-	if (s->len <= TICKETS_LENGTH) {
-		if (!c->first)
-			c->first = took;
-		if (took - c->first < TICKET_TIME)
-			return false;
-	}
-	c->flags = CONN_SPOKE | CONN_TLS;
-	return true;
-}
-
 static __always_inline struct conn *conn_of_packet(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
@@ -166,11 +49,6 @@ static __always_inline struct conn *conn_of_packet(struct __sk_buff *skb)
 	return bpf_sk_storage_get(&conns, sk, 0, 0);
 }
 
-static __always_inline bool after(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) > 0;
-}
-
 static __always_inline void packet_in(struct __sk_buff *skb)
 {
 	struct conn *c = conn_of_packet(skb);
@@ -180,8 +58,14 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 	if (!c || !parse_segment(skb, &s) || !s.len || !after(s.seq + s.len, c->in_end))
 		return;
 	c->in_end = s.seq + s.len;
-	if (!is_request(skb, c, &s))
+	if (c->per_request) {
+		if (c->request == REQUEST_HELD || after(c->in_end, c->arrived_end))
+			request_arrives(skb, c, &s, false);
+		if (c->request == REQUEST_NONE)
+			return;
+	} else if (!is_request(skb, c, &s)) {
 		return;
+	}
 	now = bpf_ktime_get_ns();
 	c->asked = now;
 	if (c->cohort && signal_of(c->target) == SIGNAL_SERVICE)

@@ -17,6 +17,10 @@ typedef __u64 target_key;
 
 enum target_flags {
 	TARGET_ENFORCE = 1 << 0, /* refuse what is over the limit; else only count it */
+	TARGET_INGRESS = 1 << 1, /* decided on the device: what is over may be held, or dropped */
+	TARGET_REQUEST = 1 << 2, /* the unit is a request, not a connection */
+	TARGET_DROP = 1 << 3,    /* refuse by silence, not by a reset */
+	TARGET_IDLE = 1 << 4,    /* a request ends when the output is idle, not at its first byte */
 };
 
 enum signal {
@@ -37,7 +41,11 @@ struct target_conf {
 	__u32 tick;          /* changes with every write */
 	__u32 cohort_epoch;  /* the cohort that gathers now */
 	__u32 cohort_size;   /* units it takes; 0: none gathers */
-	__u32 pad;
+	__u32 max_waiting;   /* most units that are held at once; 0: none is */
+	__u64 max_wait;      /* how long a unit is held for a slot, ns */
+	__u64 pace_interval; /* from one admission to the next, ns; 0: no pace */
+	__u64 pace_max_wait; /* how far off the pace slot of an arrival may be, ns */
+	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */
 };
 
 /* Written by the programs, read by the agent. A cache line of its own. */
@@ -47,7 +55,9 @@ struct target_state {
 	__u32 pending;    /* reservations in flight that are no connection yet */
 	__u32 refused_in; /* last tick in which something was refused */
 	__u32 listens;    /* calls of listen(2) seen */
-	__u32 pad[7];
+	__u32 connections; /* with TARGET_REQUEST, which does not count them in units */
+	__u64 paced;      /* the pace slot given out last, ns; 0: none yet */
+	__u32 pad[4];
 };
 
 /*
@@ -73,6 +83,12 @@ struct target_counters {
 	__u64 pending_full; /* no room for a reservation: let in without one */
 	__u64 conn_full;    /* no memory for a connection's record: not counted */
 	__u64 unadoptable;  /* older connections that this kernel cannot follow */
+	__u64 requests;     /* admitted */
+	__u64 held;         /* units that had to wait */
+	__u64 claimed;      /* of these, those that got a slot */
+	__u64 bypassed;     /* of these, those that came in with nobody to hold them */
+	__u64 rejected_pace; /* their pace slot was too far off */
+	__u64 hold_full;    /* no room to hold one more */
 	__u64 samples[SIGNALS];
 	__u64 sum[SIGNALS]; /* ns */
 };
@@ -96,11 +112,49 @@ struct pending {
 	__u32 pad;
 };
 
+/* A SYN that waits. */
+struct hold {
+	__u64 expires; /* when nobody has come back for it, ns */
+	__u64 release; /* its pace slot, ns; 0: it waits for a free slot alone */
+};
+
+/* Tells the agent that a slot came free on a target where units wait. */
+struct wake {
+	__u32 target;
+	__u32 pad;
+	__u64 at; /* ns */
+};
+
 enum conn_flags {
 	CONN_SPOKE = 1 << 0,     /* the client has sent payload */
 	CONN_TLS = 1 << 1,       /* and it began with a TLS handshake */
 	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
 	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
+};
+
+/* What a program sets in the mark of a packet that has to wait. */
+enum hold_mark {
+	HOLD_MARK = 0x10000000,
+};
+
+/* What the agent asks of headgate_claim, in the mark of a packet's copy. */
+enum claim_op {
+	CLAIM_SLOT,      /* may it have a slot now? */
+	CLAIM_DELIVERED, /* all that was held of it is on its way */
+	CLAIM_GIVE_UP,   /* it waits no longer */
+};
+
+enum claim_result {
+	CLAIM_GONE, /* it does not wait, or no longer */
+	CLAIM_FULL,
+	CLAIM_OK,
+};
+
+enum request_state {
+	REQUEST_NONE,
+	REQUEST_HELD,     /* it waits */
+	REQUEST_GRANTING, /* it has a slot; what came behind it is still on its way */
+	REQUEST_BUSY,     /* the application has it */
 };
 
 /* Per socket, gone with the socket. */
@@ -115,6 +169,14 @@ struct conn {
 	__u64 opened;    /* ns */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */
 	__u64 first;     /* from then to output that may be tickets, ns; 0: none */
+
+	/* With the unit request. */
+	__u32 per_request; /* 1: this is one, and counted says nothing of a slot */
+	__u32 request;     /* enum request_state */
+	__u32 arrived_end; /* like in_end, before what is held */
+	__u32 answering;   /* output was seen of the request that is open */
+	__u64 release;     /* pace slot of a held request, ns; 0: none */
+	__u64 output;      /* last output, ns */
 };
 
 #endif

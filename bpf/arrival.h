@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What arrives on a device: whether it may go on, has to wait, or is dropped. */
+#ifndef HEADGATE_ARRIVAL_H
+#define HEADGATE_ARRIVAL_H
+
+#include "syn.h"
+#include "tls.h"
+
+/*
+ * A segment with payload, on the device or, where that had no program, at the
+ * socket. HOLD: it has to be queued for the agent.
+ */
+static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struct conn *c,
+						    struct segment *s, bool may_hold)
+{
+	struct target_conf *conf = conf_of(c->target);
+	struct target_state *st = state_of(c->target);
+	bool fresh = after(s->seq + s->len, c->arrived_end);
+	__u64 now = bpf_ktime_get_ns();
+	enum verdict v;
+
+	if (!conf || !st)
+		return ADMIT;
+	if (fresh)
+		c->arrived_end = s->seq + s->len;
+
+	switch (c->request) {
+	case REQUEST_HELD:
+		if (may_hold && in_force(conf, now))
+			return HOLD;
+		request_bypass(c, conf, st);
+		return ADMIT;
+	case REQUEST_GRANTING:
+		return may_hold && in_force(conf, now) ? HOLD : ADMIT;
+	case REQUEST_BUSY:
+		return ADMIT; /* more of the same */
+	}
+	if (!fresh || !is_request(skb, c, s))
+		return ADMIT;
+
+	c->cohort = conf->cohort_epoch;
+	v = may_hold ? admit(c->target, conf, st, now, ~0U, &c->release) : REJECT_LIMIT;
+	if (v == HOLD) {
+		/* The agent counts who waits, and refuses, for it alone can. */
+		c->request = REQUEST_HELD;
+		COUNT(c->target, held);
+		return HOLD;
+	}
+	if (v != ADMIT)
+		take_slot_freely(c->target, conf, st, limit_now(conf, st));
+	c->request = REQUEST_BUSY;
+	COUNT(c->target, requests);
+	return ADMIT;
+}
+
+/* The connection that a segment belongs to, if it is one that we count. */
+static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struct pending_key *key)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk, *full;
+	struct conn *c = NULL;
+	__u32 size;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		tuple.ipv4.saddr = key->remote[3];
+		tuple.ipv4.daddr = key->local[3];
+		tuple.ipv4.sport = key->remote_port;
+		tuple.ipv4.dport = bpf_htons(key->local_port);
+		size = sizeof(tuple.ipv4);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, key->remote, sizeof(key->remote));
+		__builtin_memcpy(tuple.ipv6.daddr, key->local, sizeof(key->local));
+		tuple.ipv6.sport = key->remote_port;
+		tuple.ipv6.dport = bpf_htons(key->local_port);
+		size = sizeof(tuple.ipv6);
+	}
+	sk = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return NULL;
+	full = bpf_sk_fullsock(sk);
+	if (full)
+		c = bpf_sk_storage_get(&conns, full, 0, 0);
+	/* Its record lives on until this program has run, by RCU. */
+	bpf_sk_release(sk);
+	return c;
+}
+
+static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
+{
+	struct pending_key key = {};
+	struct target_state *st;
+	struct target_conf *conf;
+	enum verdict v = ADMIT;
+	struct segment s;
+	__u32 *target;
+	__u8 flags;
+
+	if (!parse_arrival(skb, &s, &key, &flags))
+		return TCX_NEXT;
+	target = target_of(netns, key.local_port);
+	if (!target)
+		return TCX_NEXT;
+	key.target = *target;
+	conf = conf_of(key.target);
+	st = state_of(key.target);
+	if (!conf || !st || !(conf->flags & TARGET_INGRESS))
+		return TCX_NEXT;
+
+	if (conf->flags & TARGET_REQUEST) {
+		struct conn *c;
+
+		if (!s.len)
+			return TCX_NEXT;
+		c = conn_of_segment(skb, &key);
+		if (c && c->per_request)
+			v = request_arrives(skb, c, &s, true);
+	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		v = syn_arrives(conf, st, &key);
+		if (v >= REJECT_LIMIT && conf->flags & TARGET_DROP) {
+			count_refusal(key.target, conf, st, v);
+			return TCX_DROP;
+		}
+	}
+	if (v == HOLD)
+		skb->mark |= HOLD_MARK;
+	return TCX_NEXT;
+}
+
+#endif

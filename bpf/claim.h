@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the agent does with those that wait. It runs the program with the
+ * headers of the held packet, in the namespace that the packet is in.
+ */
+#ifndef HEADGATE_CLAIM_H
+#define HEADGATE_CLAIM_H
+
+#include "arrival.h"
+
+static __always_inline int claim_syn(struct target_conf *conf, struct target_state *st,
+				     struct pending_key *key, __u32 op)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (op == CLAIM_GIVE_UP) {
+		if (!drop_hold(key))
+			return CLAIM_GONE;
+		stop_waiting(key->target, st);
+		return CLAIM_OK;
+	}
+	if (op != CLAIM_SLOT)
+		return CLAIM_GONE;
+	if (!bpf_map_lookup_elem(&holds, key))
+		return CLAIM_GONE;
+	if (!try_take_slot(st, conf->tick, limit_now(conf, st), false))
+		return CLAIM_FULL;
+	/* It may have gone meanwhile: who deletes it has it. */
+	if (!drop_hold(key)) {
+		release_slot(key->target, st);
+		return CLAIM_GONE;
+	}
+	__sync_fetch_and_add(&st->units, -ONE_WAITING);
+	COUNT(key->target, claimed);
+	reserve(conf, st, key, now);
+	return CLAIM_OK;
+}
+
+static __always_inline int claim_request(struct target_conf *conf, struct target_state *st,
+					 struct conn *c, __u32 op)
+{
+	switch (op) {
+	case CLAIM_DELIVERED:
+		return turn(c, REQUEST_GRANTING, REQUEST_BUSY) ? CLAIM_OK : CLAIM_GONE;
+	case CLAIM_GIVE_UP:
+		if (!turn(c, REQUEST_HELD, REQUEST_NONE))
+			return CLAIM_GONE;
+		stop_waiting(c->target, st);
+		return CLAIM_OK;
+	}
+	if (c->request != REQUEST_HELD)
+		return CLAIM_GONE;
+	if (!try_take_slot(st, conf->tick, limit_now(conf, st), false))
+		return CLAIM_FULL;
+	if (!turn(c, REQUEST_HELD, REQUEST_GRANTING)) {
+		release_slot(c->target, st);
+		return CLAIM_GONE;
+	}
+	__sync_fetch_and_add(&st->units, -ONE_WAITING);
+	COUNT(c->target, claimed);
+	COUNT(c->target, requests);
+	return CLAIM_OK;
+}
+
+static __always_inline int claim(struct __sk_buff *skb, __u64 netns)
+{
+	struct pending_key key = {};
+	struct target_state *st;
+	struct target_conf *conf;
+	__u32 op = skb->mark;
+	struct segment s;
+	struct conn *c;
+	__u32 *target;
+	__u8 flags;
+
+	if (!parse_arrival(skb, &s, &key, &flags))
+		return CLAIM_GONE;
+	target = target_of(netns, key.local_port);
+	if (!target)
+		return CLAIM_GONE;
+	key.target = *target;
+	conf = conf_of(key.target);
+	st = state_of(key.target);
+	if (!conf || !st)
+		return CLAIM_GONE;
+	if (flags & TCP_SYN)
+		return claim_syn(conf, st, &key, op);
+	c = conn_of_segment(skb, &key);
+	if (!c || !c->per_request)
+		return CLAIM_GONE;
+	return claim_request(conf, st, c, op);
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The schedule of paced admission: one in each interval, idle time earns no
+ * credit, and who would have to wait too long moves nothing. pkg/pace has the
+ * same arithmetic in Go.
+ */
+#ifndef HEADGATE_PACE_H
+#define HEADGATE_PACE_H
+
+#include "slots.h"
+
+/*
+ * Takes the next slot of the schedule. Sets *release to it where it lies ahead
+ * and to 0 where the arrival may pass at once. False: it lies further ahead
+ * than max_wait.
+ */
+static __always_inline bool pace(struct target_conf *conf, struct target_state *st, __u64 now,
+				 __u64 max_wait, __u64 *release)
+{
+	__u64 last, slot;
+	int i;
+
+	*release = 0;
+	if (!conf->pace_interval)
+		return true;
+	for (i = 0; i < TRIES; i++) {
+		last = st->paced;
+		slot = last ? last + conf->pace_interval : now;
+		if (slot < last)
+			return false; /* beyond the end of time */
+		if (slot <= now)
+			slot = now;
+		else if (slot - now > max_wait)
+			return false;
+		if (__sync_val_compare_and_swap(&st->paced, last, slot) == last) {
+			if (slot > now)
+				*release = slot;
+			return true;
+		}
+	}
+	return false;
+}
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * TCP segments as packets show them. On a device there may or may not be a
+ * link header and tags before the network header: everything is counted from
+ * that one.
+ */
+#ifndef HEADGATE_SEGMENT_H
+#define HEADGATE_SEGMENT_H
+
+#include "maps.h"
+
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
+
+#define IP_OFFSET 0x1fff
+
+struct segment {
+	__u32 seq;     /* of the first payload byte */
+	__u32 len;     /* of the payload, 0 if there is none */
+	__u32 offset;  /* of the payload, from the network header on */
+};
+
+static __always_inline long load(struct __sk_buff *skb, __u32 offset, void *to, __u32 len)
+{
+	return bpf_skb_load_bytes_relative(skb, offset, to, len, BPF_HDR_START_NET);
+}
+
+/* Sequence numbers wrap. */
+static __always_inline bool after(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) > 0;
+}
+
+struct ipv4 {
+	__u8 version_ihl, tos;
+	__be16 length, id, offset;
+	__u8 ttl, protocol;
+	__be16 check;
+	__u32 source, destination;
+};
+
+struct ipv6 {
+	__be32 flow;
+	__be16 length;
+	__u8 protocol, ttl;
+	__u32 source[4], destination[4];
+};
+
+struct tcp {
+	__be16 source, destination;
+	__be32 seq, ack_seq;
+	__u8 offset, flags;
+};
+
+/*
+ * On a device packets of all kinds come by. Fills in key but
+ * for its target. Fragments and IPv6 extension headers are nothing that this
+ * can see through: what is not admitted here is admitted at the lookup.
+ */
+static __always_inline bool parse_arrival(struct __sk_buff *skb, struct segment *s,
+					  struct pending_key *key, __u8 *flags)
+{
+	__u32 ip_len, length;
+	struct tcp tcp;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct ipv4 ip;
+
+		if (load(skb, 0, &ip, sizeof(ip)) || ip.protocol != IPPROTO_TCP ||
+		    ip.offset & bpf_htons(IP_OFFSET))
+			return false;
+		ip_len = (ip.version_ihl & 0xf) << 2;
+		length = bpf_ntohs(ip.length);
+		key->remote[2] = key->local[2] = bpf_htonl(0xffff);
+		key->remote[3] = ip.source;
+		key->local[3] = ip.destination;
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6 ip;
+
+		if (load(skb, 0, &ip, sizeof(ip)) || ip.protocol != IPPROTO_TCP)
+			return false;
+		ip_len = sizeof(ip);
+		length = ip_len + bpf_ntohs(ip.length);
+		__builtin_memcpy(key->remote, ip.source, sizeof(ip.source));
+		__builtin_memcpy(key->local, ip.destination, sizeof(ip.destination));
+	} else {
+		return false;
+	}
+	if (load(skb, ip_len, &tcp, sizeof(tcp)))
+		return false;
+	key->remote_port = tcp.source;
+	key->local_port = bpf_ntohs(tcp.destination);
+	*flags = tcp.flags;
+	s->seq = bpf_ntohl(tcp.seq);
+	s->offset = ip_len + ((tcp.offset >> 4) << 2);
+	s->len = length > s->offset ? length - s->offset : 0;
+	return true;
+}
+
+#endif

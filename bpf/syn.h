@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A SYN on its way in. It meets one program or two: on the device, where it
+ * can be held, and at the lookup of its listener, where it can be reset and
+ * nothing can pass by.
+ */
+#ifndef HEADGATE_SYN_H
+#define HEADGATE_SYN_H
+
+#include "admit.h"
+
+/* The pace is kept to the nanosecond, everything else to the timer tick. */
+static __always_inline __u64 clock_for(struct target_conf *conf)
+{
+	return conf->pace_interval ? bpf_ktime_get_ns() : bpf_ktime_get_coarse_ns();
+}
+
+/* The last word. key is complete. */
+static __always_inline bool syn_may_pass(struct target_conf *conf, struct target_state *st,
+					 struct pending_key *key)
+{
+	__u32 target = key->target;
+	__u64 now = clock_for(conf);
+	__u64 release;
+	enum verdict v;
+
+	if (st->pending) {
+		/*
+		 * Known already? It passed a device, is sent again, or is the
+		 * ACK that answers a SYN cookie.
+		 */
+		if ((conf->flags & TARGET_INGRESS || in_flight(st->units) >= limit_now(conf, st)) &&
+		    bpf_map_lookup_elem(&pendings, key))
+			return true;
+		if (in_flight(st->units) >= limit_now(conf, st))
+			sweep(now);
+	}
+	if (waiting(st->units) && drop_hold(key)) {
+		/* Nobody was there to hold it. */
+		COUNT(target, bypassed);
+		take_slot(st, conf->tick, -ONE_WAITING);
+		reserve(conf, st, key, now);
+		return true;
+	}
+	v = admit(target, conf, st, now, 0, &release);
+	if (v != ADMIT) {
+		count_refusal(target, conf, st, v);
+		return false;
+	}
+	reserve(conf, st, key, now);
+	return true;
+}
+
+/*
+ * On the device. What is refused by a reset goes on to the lookup, which comes
+ * to the same verdict and has the kernel send one.
+ */
+static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct target_state *st,
+						struct pending_key *key)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 target = key->target;
+	struct hold h = {};
+	enum verdict v;
+
+	if (st->pending && bpf_map_lookup_elem(&pendings, key))
+		return ADMIT;
+	if (waiting(st->units) && bpf_map_lookup_elem(&holds, key))
+		return in_force(conf, now) ? HOLD : ADMIT;
+	if (st->pending && in_flight(st->units) >= limit_now(conf, st))
+		sweep(now);
+
+	v = admit(target, conf, st, now, conf->max_waiting, &h.release);
+	if (v == ADMIT) {
+		reserve(conf, st, key, now);
+	} else if (v == HOLD) {
+		h.expires = (h.release ? h.release : now) + conf->max_wait + RESERVATION_TTL;
+		if (bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST)) {
+			stop_waiting(target, st);
+			COUNT(target, hold_full);
+			return REJECT_LIMIT;
+		}
+		COUNT(target, held);
+	}
+	return v;
+}
+
+#endif

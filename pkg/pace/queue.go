@@ -1,0 +1,432 @@
+package pace
+
+import (
+	"container/heap"
+	"math"
+	"net/netip"
+	"time"
+)
+
+// Flow is what waits for its turn: a SYN, or a request on a connection.
+type Flow struct {
+	Target uint32
+	Client netip.AddrPort
+	Server netip.AddrPort
+	SYN    bool
+}
+
+// Packet is one packet of a flow, held by the kernel until its verdict.
+type Packet struct {
+	ID     uint32 // of the netfilter queue
+	Mark   uint32 // as it came
+	Device uint32 // interface index that it came in by
+	Seq    uint32 // first sequence number
+	Len    uint32 // sequence numbers: the payload, and one for each of SYN and FIN
+	Push   bool   // its sender had no more to send
+}
+
+// Hold is what the kernel knows of a flow that it holds.
+type Hold struct {
+	// Release is when the flow's pace slot is, on CLOCK_MONOTONIC; 0 when it
+	// waits for nothing but a free slot.
+	Release time.Duration
+
+	// Remote says that the client is on another host, and sends its SYN again
+	// while it wants to come in. TCP on this host does not send a packet again
+	// that is still in a queue of this host, over no kind of device: such a
+	// client's silence means nothing.
+	Remote bool
+}
+
+// Policy says how the flows of a target wait.
+type Policy struct {
+	// MaxWaiting is the most flows that wait. What arrives beyond is refused.
+	MaxWaiting int
+
+	// MaxWait is for how long a flow waits at most, from its arrival.
+	MaxWait time.Duration
+
+	// NewestFirst serves the flow that came last, not the one that came first:
+	// under an overload that lasts, some then wait shortly and others in vain,
+	// where otherwise all wait for long.
+	NewestFirst bool
+
+	// Source groups clients: each group has its turn, and the order holds
+	// within one. nil puts all clients in one group.
+	Source func(netip.Addr) netip.Prefix
+
+	// Reset refuses by a reset, which the client sees at once. Otherwise its
+	// packets are dropped, and it tries again for as long as it cares to.
+	Reset bool
+}
+
+// Act is something for the owner of a [Queue] to do.
+type Act uint8
+
+const (
+	// Accept lets a packet go.
+	Accept Act = iota
+	// Drop drops a packet.
+	Drop
+	// Claim asks the gate for a slot; the outcome goes to [Queue.Answer].
+	Claim
+	// Deliver tells the gate that a claimed flow has all its packets.
+	Deliver
+	// Reset refuses a flow so that its client sees it.
+	Reset
+	// GiveUp tells the gate that a flow waits no longer.
+	GiveUp
+)
+
+// Action is one thing to do, and to which flow or packet.
+type Action struct {
+	Act     Act
+	Flow    Flow
+	Packet  Packet        // of Accept and Drop; of Reset the newest one of the flow
+	Arrived time.Duration // of Claim
+	Release time.Duration // of Claim
+}
+
+// Outcome is the gate's answer to a claim.
+type Outcome uint8
+
+const (
+	// Claimed: the flow has a slot.
+	Claimed Outcome = iota
+	// Full: there is none, the flow stays at the head.
+	Full
+	// Gone: the flow waits no longer; its client has given up.
+	Gone
+)
+
+const (
+	// retryAfter is when a target that was full is asked again without having
+	// been woken: a limit may have been raised, or a wake-up lost.
+	retryAfter = 20 * time.Millisecond
+
+	// linger is for how long more packets of a flow are expected after the
+	// last, before the kernel lets them past the queue; one that it let by too
+	// early would overtake those that are still in the queue.
+	linger = 300 * time.Microsecond
+
+	// maxLinger bounds that for a client which does not stop sending.
+	maxLinger = 5 * time.Millisecond
+
+	// What one flow may have in the queue. Beyond, its packets are dropped and
+	// sent again by its client.
+	maxPackets = 64
+	maxBytes   = 256 << 10
+
+	never = time.Duration(math.MaxInt64)
+)
+
+// QueueCounts counts since the beginning.
+type QueueCounts struct {
+	Held       uint64 // flows that waited
+	Released   uint64 // flows that had their turn
+	TimedOut   uint64 // flows that waited for too long
+	Overflowed uint64 // flows that there was no place for
+	Gone       uint64 // flows whose client had given up when it was their turn
+	Silent     uint64 // SYNs that were not sent again when they should have been
+	Replaced   uint64 // packets dropped because the same data came again
+	Excess     uint64 // packets dropped because their flow had too many
+}
+
+// Queue is the order in which held flows have their turn. It does no more than
+// keep it: what happens goes in by the methods that take the time, and what is
+// to be done comes out of [Queue.Next]. Times are of CLOCK_MONOTONIC, and do
+// not go back.
+type Queue struct {
+	targets map[uint32]*queueTarget
+	flows   map[Flow]*waiter
+	timers  timers
+	actions []Action
+	next    int // of actions
+	arrived uint64
+	counts  QueueCounts
+}
+
+type queueTarget struct {
+	policy  Policy
+	line    line
+	waiting int           // flows, paced ones that are not in the line yet included
+	asked   *waiter       // who an answer is awaited for
+	retry   time.Duration // when it was full: do not ask before this
+	expired []*waiter     // whose time is over, unless they are let in now
+}
+
+// NewQueue returns an empty queue.
+func NewQueue() *Queue {
+	return &Queue{targets: make(map[uint32]*queueTarget), flows: make(map[Flow]*waiter)}
+}
+
+// SetPolicy says how the flows of a target wait from now on; the time of those
+// that wait already stays.
+func (q *Queue) SetPolicy(target uint32, p Policy) {
+	t := q.targets[target]
+	if t == nil {
+		t = &queueTarget{line: line{sources: make(map[netip.Prefix]*source)}}
+		q.targets[target] = t
+	}
+	t.policy = p
+	t.line.newestFirst = p.NewestFirst
+}
+
+// Next returns the next thing to do, in the order in which it must be done.
+func (q *Queue) Next() (Action, bool) {
+	if q.next == len(q.actions) {
+		q.actions, q.next = q.actions[:0], 0
+		return Action{}, false
+	}
+	q.next++
+	return q.actions[q.next-1], true
+}
+
+// Join adds a packet to the flow that it belongs to, and returns false when
+// the queue has no such flow.
+func (q *Queue) Join(now time.Duration, f Flow, p Packet) bool {
+	w := q.flows[f]
+	if w == nil {
+		return false
+	}
+	if w.granted != 0 {
+		q.do(Action{Act: Accept, Flow: f, Packet: p})
+		w.linger = min(now+linger, w.granted+maxLinger)
+		q.timers.update(w)
+		return true
+	}
+	q.addPacket(w, p)
+	if f.SYN {
+		w.seen(now, p.Seq)
+		q.timers.update(w)
+	}
+	return true
+}
+
+// Arrive puts a flow that is new into the queue, with its first packet. What
+// belongs to a target without a policy is let go.
+func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
+	t := q.targets[f.Target]
+	if t == nil {
+		q.do(Action{Act: Accept, Flow: f, Packet: p})
+		return
+	}
+	q.arrived++
+	w := &waiter{
+		flow: f, target: t, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
+		arrived: now, release: h.Release, deadline: now + t.policy.MaxWait, silent: never,
+	}
+	if t.policy.Source != nil {
+		w.group = t.policy.Source(f.Client.Addr())
+	}
+	if t.waiting >= t.policy.MaxWaiting {
+		q.counts.Overflowed++
+		q.refuse(w)
+		return
+	}
+	q.counts.Held++
+	q.flows[f] = w
+	t.waiting++
+	if f.SYN && h.Remote {
+		w.remote = true
+		w.seen(now, p.Seq)
+	}
+	if h.Release > now {
+		w.pacing = true
+	} else {
+		t.line.push(w)
+	}
+	w.schedule()
+	heap.Push(&q.timers, w)
+	q.settle(now, t)
+}
+
+// Wake says that a slot of the target may be free.
+func (q *Queue) Wake(now time.Duration, target uint32) {
+	if t := q.targets[target]; t != nil {
+		t.retry = 0
+		q.settle(now, t)
+	}
+}
+
+// Answer takes the outcome of the claim for f.
+func (q *Queue) Answer(now time.Duration, f Flow, o Outcome) {
+	w := q.flows[f]
+	if w == nil || w.target.asked != w {
+		return
+	}
+	t := w.target
+	t.asked = nil
+	switch o {
+	case Full:
+		t.retry = now + retryAfter
+	case Gone:
+		q.counts.Gone++
+		q.leave(w)
+		q.verdicts(w, Drop)
+	case Claimed:
+		q.counts.Released++
+		q.grant(now, w)
+	}
+	q.settle(now, t)
+}
+
+// Tick says what time it is; at the latest it is due at [Queue.Due].
+func (q *Queue) Tick(now time.Duration) {
+	for len(q.timers) > 0 && q.timers[0].next <= now {
+		w := q.timers[0]
+		switch {
+		case w.granted != 0:
+			q.do(Action{Act: Deliver, Flow: w.flow})
+			heap.Pop(&q.timers)
+			delete(q.flows, w.flow)
+			continue
+		case w.pacing && w.release <= now:
+			w.pacing = false
+			w.target.line.push(w)
+		case w.deadline <= now:
+			w.expired = true
+			w.target.expired = append(w.target.expired, w)
+		default:
+			q.counts.Silent++
+			q.leave(w)
+			q.verdicts(w, Drop)
+			q.do(Action{Act: GiveUp, Flow: w.flow})
+			continue
+		}
+		q.timers.update(w)
+	}
+	for _, t := range q.targets {
+		q.settle(now, t)
+	}
+}
+
+// Due returns when Tick is due, and not ok when nothing waits.
+func (q *Queue) Due() (at time.Duration, ok bool) {
+	at = never
+	if len(q.timers) > 0 {
+		at = q.timers[0].next
+	}
+	for _, t := range q.targets {
+		if t.asked == nil && t.line.head() != nil {
+			at = min(at, t.retry)
+		}
+	}
+	return at, at != never
+}
+
+// Clear empties the queue and lets everything in it go.
+func (q *Queue) Clear() {
+	for len(q.timers) > 0 {
+		w := q.timers[0]
+		if w.granted != 0 {
+			heap.Pop(&q.timers)
+			delete(q.flows, w.flow)
+			q.do(Action{Act: Deliver, Flow: w.flow})
+			continue
+		}
+		q.leave(w)
+		q.verdicts(w, Accept)
+		q.do(Action{Act: GiveUp, Flow: w.flow})
+	}
+	for _, t := range q.targets {
+		t.asked, t.expired = nil, nil
+	}
+}
+
+// Waiting returns how many flows of a target wait.
+func (q *Queue) Waiting(target uint32) int {
+	if t := q.targets[target]; t != nil {
+		return t.waiting
+	}
+	return 0
+}
+
+// Counts returns what was counted.
+func (q *Queue) Counts() QueueCounts { return q.counts }
+
+// settle asks for the head of a target's line, or else refuses those whose
+// time is over: not before, since they may still be let in.
+func (q *Queue) settle(now time.Duration, t *queueTarget) {
+	if t.asked != nil {
+		return
+	}
+	if w := t.line.head(); w != nil && t.retry <= now {
+		t.asked = w
+		q.do(Action{Act: Claim, Flow: w.flow, Arrived: w.arrived, Release: w.release})
+		return
+	}
+	for _, w := range t.expired {
+		if !w.left {
+			q.counts.TimedOut++
+			q.leave(w)
+			q.refuse(w)
+		}
+	}
+	t.expired = t.expired[:0]
+}
+
+// grant lets the packets of a flow go. More may be on their way through the
+// queue, unless the flow is a single packet that its sender says is all.
+func (q *Queue) grant(now time.Duration, w *waiter) {
+	q.leave(w)
+	w.target.line.nextTurn(w.group)
+	q.verdicts(w, Accept)
+	if w.flow.SYN || len(w.packets) == 1 && w.packets[0].Push {
+		q.do(Action{Act: Deliver, Flow: w.flow})
+		return
+	}
+	w.granted, w.linger = now, now+linger
+	w.packets = nil
+	q.flows[w.flow] = w
+	w.schedule()
+	heap.Push(&q.timers, w)
+}
+
+func (q *Queue) refuse(w *waiter) {
+	if w.target.policy.Reset {
+		q.do(Action{Act: Reset, Flow: w.flow, Packet: w.packets[len(w.packets)-1]})
+	}
+	q.verdicts(w, Drop)
+	q.do(Action{Act: GiveUp, Flow: w.flow})
+}
+
+// leave takes a flow out of the queue.
+func (q *Queue) leave(w *waiter) {
+	w.left = true
+	w.target.line.remove(w)
+	w.target.waiting--
+	heap.Remove(&q.timers, w.index)
+	delete(q.flows, w.flow)
+}
+
+func (q *Queue) verdicts(w *waiter, act Act) {
+	for _, p := range w.packets {
+		q.do(Action{Act: act, Flow: w.flow, Packet: p})
+	}
+}
+
+func (q *Queue) do(a Action) { q.actions = append(q.actions, a) }
+
+// addPacket puts a packet where it belongs among those of its flow. What it
+// repeats is dropped: the older packet may be gone from the kernel without
+// anybody having been told, the newer one is there.
+func (q *Queue) addPacket(w *waiter, p Packet) {
+	kept := w.packets[:0]
+	for _, old := range w.packets {
+		if w.flow.SYN || repeats(p, old) {
+			q.counts.Replaced++
+			w.bytes -= old.Len
+			q.do(Action{Act: Drop, Flow: w.flow, Packet: old})
+			continue
+		}
+		kept = append(kept, old)
+	}
+	w.packets = kept
+	if len(kept) > 0 && (len(kept) >= maxPackets || w.bytes+p.Len > maxBytes) {
+		q.counts.Excess++
+		q.do(Action{Act: Drop, Flow: w.flow, Packet: p})
+		return
+	}
+	w.insert(p)
+}

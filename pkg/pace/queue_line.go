@@ -1,0 +1,189 @@
+package pace
+
+import (
+	"container/heap"
+	"container/list"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// waiter is a flow in the queue, or one that has just left it with a slot and
+// may have more packets coming.
+type waiter struct {
+	flow    Flow
+	target  *queueTarget
+	packets []Packet // by sequence number
+	bytes   uint32
+	number  uint64 // of the arrival
+
+	arrived  time.Duration
+	release  time.Duration
+	deadline time.Duration
+	granted  time.Duration // 0 while it waits
+	linger   time.Duration // once granted: until when more packets are expected
+
+	// Of a SYN from another host: when it came first, and when it is overdue.
+	remote bool
+	first  time.Duration
+	isn    uint32
+	silent time.Duration
+
+	pacing  bool // its slot is yet to come
+	expired bool // its deadline was
+	left    bool
+
+	group netip.Prefix
+	place *list.Element // in the line
+	next  time.Duration // when something is due for it
+	index int           // in the timers
+}
+
+// SYNs are sent again 1, 3, 7, ... s after the first (RFC 6298 with an initial
+// timeout of 1 s); Linux since 6.5 sends more of them, but not fewer.
+const (
+	synRetry = time.Second
+
+	// synSlack is how late one may come.
+	synSlack = 500 * time.Millisecond
+)
+
+// seen notes that the client has sent its SYN, and computes when it is
+// overdue. Another initial sequence number is another attempt.
+func (w *waiter) seen(now time.Duration, isn uint32) {
+	if !w.remote {
+		return
+	}
+	if w.first == 0 || isn != w.isn {
+		w.first, w.isn = now, isn
+	}
+	at, gap := synRetry, synRetry
+	for at <= now-w.first+synSlack {
+		gap *= 2
+		at += gap
+	}
+	w.silent = w.first + at + synSlack
+}
+
+// repeats says whether p has all the data of old.
+func repeats(p, old Packet) bool {
+	return int32(old.Seq-p.Seq) >= 0 && int32(p.Seq+p.Len-old.Seq-old.Len) >= 0
+}
+
+func (w *waiter) insert(p Packet) {
+	at := len(w.packets)
+	for at > 0 && int32(w.packets[at-1].Seq-p.Seq) > 0 {
+		at--
+	}
+	w.packets = slices.Insert(w.packets, at, p)
+	w.bytes += p.Len
+}
+
+// schedule computes when something is due.
+func (w *waiter) schedule() {
+	switch {
+	case w.granted != 0:
+		w.next = w.linger
+		return
+	case w.expired:
+		w.next = never
+		return
+	}
+	w.next = min(w.deadline, w.silent)
+	if w.pacing {
+		w.next = min(w.next, w.release)
+	}
+}
+
+// line is the order of those who wait for nothing but a slot. Sources have
+// their turn one after the other; there is only one when nobody asked for more.
+type line struct {
+	newestFirst bool
+	sources     map[netip.Prefix]*source
+	turns       list.List // of *source; the front one is next
+}
+
+type source struct {
+	group   netip.Prefix
+	waiters list.List
+	turn    *list.Element
+}
+
+func (l *line) push(w *waiter) {
+	s := l.sources[w.group]
+	if s == nil {
+		s = &source{group: w.group}
+		s.turn = l.turns.PushBack(s)
+		l.sources[w.group] = s
+	}
+	w.place = s.waiters.PushBack(w)
+}
+
+func (l *line) head() *waiter {
+	front := l.turns.Front()
+	if front == nil {
+		return nil
+	}
+	waiters := &front.Value.(*source).waiters
+	if l.newestFirst {
+		return waiters.Back().Value.(*waiter)
+	}
+	return waiters.Front().Value.(*waiter)
+}
+
+func (l *line) remove(w *waiter) {
+	if w.place == nil {
+		return
+	}
+	s := l.sources[w.group]
+	s.waiters.Remove(w.place)
+	w.place = nil
+	if s.waiters.Len() == 0 {
+		l.turns.Remove(s.turn)
+		delete(l.sources, w.group)
+	}
+}
+
+// nextTurn says that a source has had its turn.
+func (l *line) nextTurn(group netip.Prefix) {
+	if s := l.sources[group]; s != nil {
+		l.turns.MoveToBack(s.turn)
+	}
+}
+
+// timers is a heap of all waiters by what is due first.
+type timers []*waiter
+
+func (t timers) Len() int { return len(t) }
+
+func (t timers) Less(i, j int) bool {
+	if t[i].next != t[j].next {
+		return t[i].next < t[j].next
+	}
+	return t[i].number < t[j].number
+}
+
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].index, t[j].index = i, j
+}
+
+func (t *timers) Push(x any) {
+	w := x.(*waiter)
+	w.index = len(*t)
+	*t = append(*t, w)
+}
+
+func (t *timers) Pop() any {
+	last := len(*t) - 1
+	w := (*t)[last]
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	return w
+}
+
+// update reorders after the times of w have changed.
+func (t *timers) update(w *waiter) {
+	w.schedule()
+	heap.Fix(t, w.index)
+}
