@@ -32,9 +32,12 @@ type doorman struct {
 
 func newDoorman(t *testing.T) *doorman {
 	t.Helper()
-	d := &doorman{t: t, gate: openForTest(t)}
-	d.prog = lookupIn(t, d.gate, testNetns)
-	return d
+	return doormanOf(t, openForTest(t))
+}
+
+func doormanOf(t *testing.T, g *Gate) *doorman {
+	t.Helper()
+	return &doorman{t: t, gate: g, prog: lookupIn(t, g, testNetns)}
 }
 
 func lookupIn(t *testing.T, g *Gate, netns uint64) *ebpf.Program {
