@@ -56,6 +56,10 @@ generate: ## Compile the BPF programs and write everything else that is generate
 verify: ## Check that generated files are what their sources make, in any directory
 	bash .ci/verify
 
+.PHONY: verifier
+verifier: ## Print what each BPF program costs the kernel's verifier, and compare (root)
+	HEADGATE_REQUIRE_ROOT=1 $(GO) test -count 1 -v -run TestVerifierCost ./pkg/loader
+
 .PHONY: bench
 bench: ## Run the benchmarks
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./...

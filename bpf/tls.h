@@ -19,11 +19,11 @@
 #define TLS_HANDSHAKE 0x16
 #define TLS_APPLICATION_DATA 0x17
 #define TLS_CLIENT_HELLO 1
-#define TLS_CHANGE_CIPHER_SPEC_LENGTH 6 /* of the whole record */
-/* Record lengths under TLS 1.3: the content, its type, an AEAD tag. */
-#define TLS13_ALERT_LENGTH (2 + 1 + 16)
-#define TLS13_FINISHED_SHA256_LENGTH (4 + 32 + 1 + 16)
-#define TLS13_FINISHED_SHA384_LENGTH (4 + 48 + 1 + 16)
+/* Lengths of whole records; those of TLS 1.3: header, content, its type, an AEAD tag. */
+#define TLS_CHANGE_CIPHER_SPEC_LENGTH (5 + 1)
+#define TLS13_ALERT_LENGTH (5 + 2 + 1 + 16)
+#define TLS13_FINISHED_SHA256_LENGTH (5 + 4 + 32 + 1 + 16)
+#define TLS13_FINISHED_SHA384_LENGTH (5 + 4 + 48 + 1 + 16)
 
 struct record {
 	__u8 type;
@@ -45,8 +45,8 @@ static __always_inline bool handshake_has_request(struct __sk_buff *skb, struct 
 		    load(skb, s->offset + begin, r, sizeof(*r)))
 			return false;
 	}
-	length = r->length[0] << 8 | r->length[1];
-	last = s->len == begin + offsetof(struct record, first) + length;
+	length = offsetof(struct record, first) + (r->length[0] << 8 | r->length[1]);
+	last = s->len == begin + length;
 
 	if (r->type == TLS_HANDSHAKE) {
 		/* In TLS 1.3 only a second hello is in the clear. */
@@ -77,17 +77,16 @@ static __always_inline bool is_request(struct __sk_buff *skb, struct conn *c, st
 		c->flags = CONN_SPOKE | CONN_TLS | CONN_HANDSHAKE;
 		return false;
 	}
+	if (r.type == TLS_ALERT)
+		return false;
+	if (r.type == TLS_APPLICATION_DATA && s->len == TLS13_ALERT_LENGTH)
+		return false;
 	if (c->first) {
 		if (c->first >= TICKET_TIME)
 			conn_answered(c, c->first);
 		c->first = 0;
 		c->flags = CONN_SPOKE | CONN_TLS;
 	}
-	if (r.type == TLS_ALERT)
-		return false;
-	if (r.type == TLS_APPLICATION_DATA &&
-	    s->len == offsetof(struct record, first) + TLS13_ALERT_LENGTH)
-		return false;
 	if (flags & CONN_HANDSHAKE)
 		return handshake_has_request(skb, c, s, &r);
 	return true;
@@ -104,6 +103,8 @@ static __always_inline bool is_response(struct __sk_buff *skb, struct conn *c,
 		return false;
 	if (!(c->flags & CONN_TICKET))
 		return true;
+	if (s->len == TLS13_ALERT_LENGTH)
+		return c->first; /* it closes: what came before was all */
 	if (s->len <= TICKETS_LENGTH) {
 		if (!c->first)
 			c->first = took;

@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if handled, code := childMain(os.Args[1:]); handled {
+		return code
+	}
 	if os.Geteuid() != 0 {
 		return lab.Main(m)
 	}

@@ -22,3 +22,28 @@ func MountBPF() (dir string, unmount func() error, err error) {
 		return errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir))
 	}, nil
 }
+
+// MainBPF is Main with a BPF file system of the package's own, whose directory
+// it puts into *dir; without root *dir stays empty. A TestMain that mounts one
+// itself before it calls Main does so in every server process, too: they run
+// the same program.
+func MainBPF(m interface{ Run() int }, dir *string) int {
+	if handled, code := ServerMain(os.Args[1:]); handled {
+		return code
+	}
+	if os.Geteuid() != 0 {
+		return Main(m)
+	}
+	mounted, unmount, err := MountBPF()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	*dir = mounted
+	code := Main(m, mounted)
+	if err := unmount(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(code, 1)
+	}
+	return code
+}

@@ -68,9 +68,12 @@ func (n Nginx) config(dir string) string {
 	if connections == 0 {
 		connections = 4096
 	}
-	location := "root " + dir + ";"
+	location, upstream := "root "+dir+";", ""
 	if n.Upstream != "" {
-		location = "proxy_pass http://" + n.Upstream + ";"
+		// Connections to the upstream are kept: one for each request would
+		// meet its own predecessors in TIME_WAIT after half a minute.
+		upstream = "\tupstream behind { server " + n.Upstream + "; keepalive 64; }\n"
+		location = `proxy_pass http://behind; proxy_http_version 1.1; proxy_set_header Connection "";`
 	}
 	var temp strings.Builder
 	for _, module := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -85,13 +88,13 @@ error_log stderr error;
 events { worker_connections %[3]d; }
 http {
 	access_log off;
-%[4]s	server {
+%[4]s%[7]s	server {
 		listen %[5]d;
 		listen [::]:%[5]d;
 		location / { %[6]s }
 	}
 }
-`, connections+64, dir, connections, temp.String(), n.Port, location)
+`, connections+64, dir, connections, temp.String(), n.Port, location, upstream)
 }
 
 // StartRedis starts redis in the host's namespace and cgroup, listening on

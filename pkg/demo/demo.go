@@ -167,6 +167,9 @@ func play(ctx context.Context, o Options, stage *stage, limiter Limiter) (*Resul
 	for {
 		select {
 		case err := <-ended:
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("the demo was stopped: %w", context.Cause(ctx))
+			}
 			if err != nil {
 				return nil, fmt.Errorf("load: %w", err)
 			}

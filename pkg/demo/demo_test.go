@@ -70,35 +70,31 @@ func short(start StartFunc) Options {
 // load does overload the demo's server, and the server does not save itself.
 func TestWithoutALimitGoodputCollapses(t *testing.T) {
 	needRoot(t)
-	for _, server := range []string{"go", "nginx"} {
-		t.Run(server, func(t *testing.T) {
-			var l idle
-			var live bytes.Buffer
-			o := short(l.start)
-			o.Server, o.Live = server, &live
-			r, err := Run(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := []string{"start", "mode enforce", "close"}; !slices.Equal(l.calls, want) {
-				t.Errorf("calls %q, want %q", l.calls, want)
-			}
-			for name, s := range map[string]load.Summary{"observe": r.Observe, "enforce": r.Enforce} {
-				if s.Goodput() > 0.2*r.CapacityPerSecond {
-					t.Errorf("%s: goodput %.0f/s, want a collapse below 20 %% of %.0f/s", name, s.Goodput(), r.CapacityPerSecond)
-				}
-				if s.Unsent > 0 || s.Offered() < 4.5*r.CapacityPerSecond || s.Offered() > 5.5*r.CapacityPerSecond {
-					t.Errorf("%s: offered %.0f/s with %d not sent, want 5 times %.0f/s", name, s.Offered(), s.Unsent, r.CapacityPerSecond)
-				}
-			}
-			// Half the load was carried before.
-			if warm := r.Timeline[2]; warm.Phase != "warm-up" || warm.Answered < 0.3*capacity {
-				t.Errorf("warm-up: %+v, want at least 0.3 of the capacity answered", warm)
-			}
-			if lines := strings.Count(live.String(), "\n"); lines < 8 || lines > 10 {
-				t.Errorf("%d live lines in 9 s:\n%s", lines, live.String())
-			}
-		})
+	var l idle
+	var live bytes.Buffer
+	o := short(l.start)
+	o.Live = &live
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"start", "mode enforce", "close"}; !slices.Equal(l.calls, want) {
+		t.Errorf("calls %q, want %q", l.calls, want)
+	}
+	for name, s := range map[string]load.Summary{"observe": r.Observe, "enforce": r.Enforce} {
+		if s.Goodput() > 0.2*r.CapacityPerSecond {
+			t.Errorf("%s: goodput %.0f/s, want a collapse below 20 %% of %.0f/s", name, s.Goodput(), r.CapacityPerSecond)
+		}
+		if s.Unsent > 0 || s.Offered() < 4.5*r.CapacityPerSecond || s.Offered() > 5.5*r.CapacityPerSecond {
+			t.Errorf("%s: offered %.0f/s with %d not sent, want 5 times %.0f/s", name, s.Offered(), s.Unsent, r.CapacityPerSecond)
+		}
+	}
+	// Half the load was carried before.
+	if warm := r.Timeline[2]; warm.Phase != "warm-up" || warm.Answered < 0.3*capacity {
+		t.Errorf("warm-up: %+v, want at least 0.3 of the capacity answered", warm)
+	}
+	if lines := strings.Count(live.String(), "\n"); lines < 8 || lines > 10 {
+		t.Errorf("%d live lines in 9 s:\n%s", lines, live.String())
 	}
 }
 

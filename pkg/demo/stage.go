@@ -89,6 +89,11 @@ func (s *stage) setUp(ctx context.Context, server string) error {
 		return err
 	}
 	s.target.Cgroup = front.Path
-	_, err = s.server.StartNginxIn(ctx, front, lab.Nginx{Port: port, Upstream: spec.Listen[0]})
+	_, err = s.server.StartNginxIn(ctx, front, lab.Nginx{
+		Port: port, Upstream: spec.Listen[0],
+		// As many as the server behind accepts: one to the client and one to
+		// the server for each, and a few for nginx itself.
+		Connections: 2*maxConns + 16,
+	})
 	return err
 }

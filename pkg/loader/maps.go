@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -53,7 +55,7 @@ func openMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32, log *slog.
 	if err == nil {
 		return maps, false, nil
 	}
-	if !errors.Is(err, errNoMaps) {
+	if _, none := os.Lstat(s.live()); !errors.Is(none, fs.ErrNotExist) {
 		log.Warn("the state of an earlier agent cannot be taken over; counting anew from live connections", "reason", err)
 	}
 	if err := s.removeLive(); err != nil {
@@ -63,12 +65,10 @@ func openMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32, log *slog.
 	return maps, true, err
 }
 
-var errNoMaps = errors.New("no pinned maps")
-
 func adoptMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32) (_ map[string]*ebpf.Map, err error) {
 	layout, err := ebpf.LoadPinnedMap(filepath.Join(s.maps(), layoutMap), nil)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoMaps, err)
+		return nil, fmt.Errorf("map %s: %w", layoutMap, err)
 	}
 	defer layout.Close()
 

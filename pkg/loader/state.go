@@ -162,11 +162,15 @@ func (s *stateDir) removeLive() error {
 	return nil
 }
 
-// remove removes the directory itself.
+// remove removes what is ours, and the directory unless somebody else uses it
+// too, or it is where the bpffs is mounted.
 func (s *stateDir) remove() error {
-	err := errors.Join(s.removeLive(), s.removeLeftovers())
-	if err == nil {
-		err = os.Remove(s.path)
+	if err := errors.Join(s.removeLive(), s.removeLeftovers()); err != nil {
+		return err
+	}
+	err := os.Remove(s.path)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+		return nil
 	}
 	return err
 }

@@ -1,0 +1,96 @@
+package loader
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+)
+
+// bpffs is a BPF file system of these tests' own; empty without root.
+var bpffs string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if os.Geteuid() != 0 || os.Getenv(lab.SkipRoot) == "1" {
+		return lab.Main(m)
+	}
+	dir, unmount, err := lab.MountBPF()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	bpffs = dir
+	code := lab.Main(m, dir)
+	if err := unmount(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// stateOf is a state directory that no other test uses.
+func stateOf(t *testing.T) string {
+	t.Helper()
+	lab.NeedRoot(t)
+	return filepath.Join(bpffs, strings.ReplaceAll(t.Name(), "/", "_"))
+}
+
+// open opens a gate; the caller closes it, or removes it.
+func open(t *testing.T, o Options) *Gate {
+	t.Helper()
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	g, err := Open(o)
+	if err != nil {
+		t.Fatalf("open the gate: %v", err)
+	}
+	return g
+}
+
+// openForTest opens a gate that goes with the test.
+func openForTest(t *testing.T) *Gate {
+	t.Helper()
+	g := open(t, Options{Dir: stateOf(t)})
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Errorf("remove the gate: %v", err)
+		}
+	})
+	return g
+}
+
+// logOf is a logger whose text can be read.
+func logOf() (*slog.Logger, *bytes.Buffer) {
+	var text bytes.Buffer
+	return slog.New(slog.NewTextHandler(&text, nil)), &text
+}
+
+// monotonic is CLOCK_MONOTONIC, on which leases and reservations end.
+func monotonic(t *testing.T) time.Duration {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// mustNotExist checks that a path is gone.
+func mustNotExist(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there (%v)", path, err)
+	}
+}
