@@ -134,8 +134,8 @@ type QueueCounts struct {
 
 // Queue is the order in which held flows have their turn. It does no more than
 // keep it: what happens goes in by the methods that take the time, and what is
-// to be done comes out of [Queue.Next]. Times are of CLOCK_MONOTONIC, and do
-// not go back.
+// to be done comes out of [Queue.Next]. Times are of CLOCK_MONOTONIC: they are
+// never 0 and do not go back. A Queue is not safe for concurrent use.
 type Queue struct {
 	targets map[uint32]*queueTarget
 	flows   map[Flow]*waiter
@@ -182,18 +182,13 @@ func (q *Queue) Next() (Action, bool) {
 	return q.actions[q.next-1], true
 }
 
-// Join adds a packet to the flow that it belongs to, and returns false when
-// the queue has no such flow.
+// Join adds a packet to the flow that it belongs to, and returns false when no
+// such flow waits: the gate then knows whether it is new ([Queue.Arrive]) or
+// was let in already ([Queue.Pass]).
 func (q *Queue) Join(now time.Duration, f Flow, p Packet) bool {
 	w := q.flows[f]
-	if w == nil {
+	if w == nil || w.granted != 0 {
 		return false
-	}
-	if w.granted != 0 {
-		q.do(Action{Act: Accept, Flow: f, Packet: p})
-		w.linger = min(now+linger, w.granted+maxLinger)
-		q.timers.update(w)
-		return true
 	}
 	q.addPacket(w, p)
 	if f.SYN {
@@ -203,13 +198,25 @@ func (q *Queue) Join(now time.Duration, f Flow, p Packet) bool {
 	return true
 }
 
-// Arrive puts a flow that is new into the queue, with its first packet. What
-// belongs to a target without a policy is let go.
+// Pass lets a packet go whose flow is not held.
+func (q *Queue) Pass(now time.Duration, f Flow, p Packet) {
+	q.do(Action{Act: Accept, Flow: f, Packet: p})
+	if w := q.flows[f]; w != nil && w.granted != 0 {
+		w.linger = min(now+linger, w.granted+maxLinger)
+		q.timers.update(w)
+	}
+}
+
+// Arrive puts a flow that does not wait yet into the queue, with its first
+// packet. What belongs to a target without a policy is let go.
 func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	t := q.targets[f.Target]
 	if t == nil {
 		q.do(Action{Act: Accept, Flow: f, Packet: p})
 		return
+	}
+	if w := q.flows[f]; w != nil { // lingers, but its next request is here
+		q.delivered(w)
 	}
 	q.arrived++
 	w := &waiter{
@@ -277,9 +284,7 @@ func (q *Queue) Tick(now time.Duration) {
 		w := q.timers[0]
 		switch {
 		case w.granted != 0:
-			q.do(Action{Act: Deliver, Flow: w.flow})
-			heap.Pop(&q.timers)
-			delete(q.flows, w.flow)
+			q.delivered(w)
 			continue
 		case w.pacing && w.release <= now:
 			w.pacing = false
@@ -320,9 +325,7 @@ func (q *Queue) Clear() {
 	for len(q.timers) > 0 {
 		w := q.timers[0]
 		if w.granted != 0 {
-			heap.Pop(&q.timers)
-			delete(q.flows, w.flow)
-			q.do(Action{Act: Deliver, Flow: w.flow})
+			q.delivered(w)
 			continue
 		}
 		q.leave(w)
@@ -381,6 +384,13 @@ func (q *Queue) grant(now time.Duration, w *waiter) {
 	q.flows[w.flow] = w
 	w.schedule()
 	heap.Push(&q.timers, w)
+}
+
+// delivered ends the time in which more packets of a flow are expected.
+func (q *Queue) delivered(w *waiter) {
+	heap.Remove(&q.timers, w.index)
+	delete(q.flows, w.flow)
+	q.do(Action{Act: Deliver, Flow: w.flow})
 }
 
 func (q *Queue) refuse(w *waiter) {

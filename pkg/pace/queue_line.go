@@ -39,16 +39,17 @@ type waiter struct {
 	index int           // in the timers
 }
 
-// SYNs are sent again 1, 3, 7, ... s after the first (RFC 6298 with an initial
-// timeout of 1 s); Linux since 6.5 sends more of them, but not fewer.
+// The back-off of SYNs doubles from 1 s (RFC 6298), in Linux since 6.5 after
+// some that come each second. In both a client is silent for at most a second
+// longer than it has tried so far.
 const (
 	synRetry = time.Second
 
-	// synSlack is how late one may come.
+	// synSlack is how late a SYN may come.
 	synSlack = 500 * time.Millisecond
 )
 
-// seen notes that the client has sent its SYN, and computes when it is
+// seen notes that the client has sent its SYN, and computes when the next is
 // overdue. Another initial sequence number is another attempt.
 func (w *waiter) seen(now time.Duration, isn uint32) {
 	if !w.remote {
@@ -57,12 +58,7 @@ func (w *waiter) seen(now time.Duration, isn uint32) {
 	if w.first == 0 || isn != w.isn {
 		w.first, w.isn = now, isn
 	}
-	at, gap := synRetry, synRetry
-	for at <= now-w.first+synSlack {
-		gap *= 2
-		at += gap
-	}
-	w.silent = w.first + at + synSlack
+	w.silent = now + (now - w.first) + synRetry + synSlack
 }
 
 // repeats says whether p has all the data of old.

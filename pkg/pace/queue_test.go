@@ -1,0 +1,568 @@
+package pace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+const queueStart = time.Hour
+
+func testFlow(n int) Flow {
+	return Flow{
+		Target: 1,
+		Client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 1000),
+		Server: netip.MustParseAddrPort("10.1.0.1:80"),
+	}
+}
+
+func testQueue(p Policy) *Queue {
+	if p.MaxWaiting == 0 {
+		p.MaxWaiting = 1000
+	}
+	if p.MaxWait == 0 {
+		p.MaxWait = 10 * time.Second
+	}
+	q := NewQueue()
+	q.SetPolicy(1, p)
+	return q
+}
+
+// pump does what the queue says with a gate of that many free slots, and
+// returns what happened in words: "in 3" for a claim, "+7" and "-7" for the
+// verdicts of packet 7.
+func pump(q *Queue, now time.Duration, free *int) []string {
+	var did []string
+	for a, ok := q.Next(); ok; a, ok = q.Next() {
+		name := fmt.Sprint(a.Flow.Client.Addr().As4()[3])
+		switch a.Act {
+		case Accept:
+			did = append(did, fmt.Sprint("+", a.Packet.ID))
+		case Drop:
+			did = append(did, fmt.Sprint("-", a.Packet.ID))
+		case Deliver:
+			did = append(did, "delivered "+name)
+		case Reset:
+			did = append(did, "reset "+name)
+		case GiveUp:
+			did = append(did, "give up "+name)
+		case Claim:
+			if *free <= 0 {
+				q.Answer(now, a.Flow, Full)
+				continue
+			}
+			*free--
+			did = append(did, "in "+name)
+			q.Answer(now, a.Flow, Claimed)
+		}
+	}
+	return did
+}
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: -want +got\n%s", what, d)
+	}
+}
+
+func whole(id uint32) Packet { return Packet{ID: id, Len: 10, Push: true} }
+
+func TestFirstComesFirstOrLast(t *testing.T) {
+	for newestFirst, want := range map[bool][]string{
+		false: {"in 1", "+1", "delivered 1", "in 2", "+2", "delivered 2"},
+		true:  {"in 3", "+3", "delivered 3", "in 2", "+2", "delivered 2"},
+	} {
+		q, now, free := testQueue(Policy{NewestFirst: newestFirst}), queueStart, 0
+		for n := 1; n <= 3; n++ {
+			q.Arrive(now, testFlow(n), Hold{}, whole(uint32(n)))
+			expect(t, "full", pump(q, now, &free))
+		}
+		free = 2
+		q.Wake(now, 1)
+		expect(t, "two slots", pump(q, now, &free), want...)
+		if q.Waiting(1) != 1 {
+			t.Errorf("%d wait", q.Waiting(1))
+		}
+	}
+}
+
+func TestPaceSlotsAreKept(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 100
+	for _, n := range []int{2, 0, 1} {
+		f := testFlow(n)
+		f.SYN = true
+		q.Arrive(now, f, Hold{Release: now + time.Duration(n+1)*time.Second}, whole(uint32(n)))
+	}
+	expect(t, "before", pump(q, now, &free))
+	for n := range 3 {
+		at, ok := q.Due()
+		if want := queueStart + time.Duration(n+1)*time.Second; at != want || !ok {
+			t.Fatalf("due at %v, not %v", at, want)
+		}
+		q.Tick(at)
+		expect(t, "slot", pump(q, at, &free), fmt.Sprint("in ", n), fmt.Sprint("+", n), fmt.Sprint("delivered ", n))
+	}
+	if _, ok := q.Due(); ok {
+		t.Error("something is due in an empty queue")
+	}
+}
+
+// The slot that comes at the very end of the wait is not too late, even when
+// the clock is looked at after both.
+func TestSlotAtTheDeadline(t *testing.T) {
+	q, now, free := testQueue(Policy{MaxWait: time.Second, Reset: true}), queueStart, 1
+	for n := range 2 {
+		q.Arrive(now, testFlow(n), Hold{Release: now + time.Second}, whole(uint32(n)))
+	}
+	q.Tick(now + 2*time.Second)
+	expect(t, "one slot for two", pump(q, now+2*time.Second, &free),
+		"in 0", "+0", "delivered 0", "reset 1", "-1", "give up 1")
+}
+
+func TestTimeIsOver(t *testing.T) {
+	for reset, want := range map[bool][]string{
+		true:  {"reset 1", "-1", "-2", "give up 1"},
+		false: {"-1", "-2", "give up 1"},
+	} {
+		q, now, free := testQueue(Policy{MaxWait: time.Second, Reset: reset}), queueStart, 0
+		q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Seq: 0, Len: 10})
+		q.Join(now, testFlow(1), Packet{ID: 2, Seq: 10, Len: 10})
+		pump(q, now, &free)
+		q.Tick(now + time.Second - 1)
+		expect(t, "too early", pump(q, now+time.Second-1, &free))
+		q.Tick(now + time.Second)
+		expect(t, "time over", pump(q, now+time.Second, &free), want...)
+		if q.Waiting(1) != 0 || q.Counts().TimedOut != 1 {
+			t.Errorf("%d wait, %+v", q.Waiting(1), q.Counts())
+		}
+	}
+}
+
+func TestNoPlace(t *testing.T) {
+	q, now, free := testQueue(Policy{MaxWaiting: 1, Reset: true}), queueStart, 0
+	q.Arrive(now, testFlow(1), Hold{}, whole(1))
+	pump(q, now, &free)
+	q.Arrive(now, testFlow(2), Hold{}, whole(2))
+	expect(t, "no place", pump(q, now, &free), "reset 2", "-2", "give up 2")
+	if !q.Join(now, testFlow(1), Packet{ID: 3, Seq: 10, Len: 10}) {
+		t.Error("the one who waits is gone")
+	}
+}
+
+func TestPacketsOfAFlow(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 0
+	f := testFlow(1)
+	base := uint32(1<<32 - 15) // sequence numbers wrap around on the way
+	q.Arrive(now, f, Hold{}, Packet{ID: 1, Seq: base, Len: 10})
+	q.Join(now, f, Packet{ID: 2, Seq: base + 20, Len: 10})
+	q.Join(now, f, Packet{ID: 3, Seq: base + 10, Len: 10}) // late
+	expect(t, "in order", pump(q, now, &free))
+	q.Join(now, f, Packet{ID: 4, Seq: base, Len: 10})
+	expect(t, "sent again", pump(q, now, &free), "-1")
+	q.Join(now, f, Packet{ID: 5, Seq: base + 10, Len: 20})
+	expect(t, "two sent again as one", pump(q, now, &free), "-3", "-2")
+	q.Join(now, f, Packet{ID: 6, Seq: base + 10, Len: 5})
+	expect(t, "a part sent again", pump(q, now, &free))
+	free = 1
+	q.Wake(now, 1)
+	expect(t, "in", pump(q, now, &free), "in 1", "+4", "+5", "+6")
+	if q.Counts().Replaced != 3 || q.Counts().Held != 1 {
+		t.Errorf("%+v", q.Counts())
+	}
+
+	// It has all when nothing came for a moment.
+	if q.Join(now, f, Packet{ID: 7, Seq: base + 30, Len: 10}) {
+		t.Error("joined a flow that waits no longer")
+	}
+	q.Pass(now+linger/2, f, Packet{ID: 7, Seq: base + 30, Len: 10})
+	expect(t, "one behind", pump(q, now, &free), "+7")
+	q.Tick(now + linger)
+	expect(t, "too early", pump(q, now, &free))
+	at, _ := q.Due()
+	q.Tick(at)
+	expect(t, "all there", pump(q, now, &free), "delivered 1")
+	if at != now+linger/2+linger {
+		t.Errorf("delivered after %v", at-now)
+	}
+}
+
+// A client that does not stop sending is let past the queue all the same.
+func TestLingerEnds(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 1
+	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: 10})
+	pump(q, now, &free)
+	for at := now; ; at += linger / 2 {
+		if at > now+2*maxLinger {
+			t.Fatal("never")
+		}
+		q.Tick(at)
+		if did := pump(q, at, &free); len(did) > 0 {
+			expect(t, "end", did, "delivered 1")
+			if at-now < maxLinger {
+				t.Errorf("after %v", at-now)
+			}
+			return
+		}
+		q.Pass(at, testFlow(1), Packet{ID: 2, Len: 10})
+		pump(q, at, &free)
+	}
+}
+
+func TestNextRequestWhileItLingers(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 1
+	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: 10})
+	expect(t, "first", pump(q, now, &free), "in 1", "+1")
+	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 2, Seq: 10, Len: 10, Push: true})
+	expect(t, "second waits", pump(q, now, &free), "delivered 1")
+	free = 1
+	q.Wake(now, 1)
+	expect(t, "second", pump(q, now, &free), "in 1", "+2", "delivered 1")
+}
+
+func TestTooManyPackets(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 0
+	q.Arrive(now, testFlow(1), Hold{}, Packet{Len: 1})
+	for i := range uint32(maxPackets - 1) {
+		q.Join(now, testFlow(1), Packet{ID: i + 1, Seq: i + 1, Len: 1})
+	}
+	expect(t, "as many as may be", pump(q, now, &free))
+	q.Join(now, testFlow(1), Packet{ID: 1000, Seq: 1000, Len: 1})
+	expect(t, "one more", pump(q, now, &free), "-1000")
+	q.Join(now, testFlow(1), Packet{ID: 1001, Seq: 0, Len: 1})
+	expect(t, "one again", pump(q, now, &free), "-0")
+
+	q = testQueue(Policy{})
+	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: maxBytes + 1})
+	expect(t, "the first may be of any size", pump(q, now, &free))
+	q.Join(now, testFlow(1), Packet{ID: 2, Seq: maxBytes + 1, Len: 1})
+	expect(t, "no more", pump(q, now, &free), "-2")
+}
+
+func TestSilentClients(t *testing.T) {
+	f := testFlow(1)
+	f.SYN = true
+	times := func(seconds ...float64) (ds []time.Duration) {
+		for _, s := range seconds {
+			ds = append(ds, time.Duration(s*1e9))
+		}
+		return ds
+	}
+	for name, c := range map[string]struct {
+		syns  []time.Duration
+		until time.Duration // 0: never
+	}{
+		"gave up at once":   {times(), 1500 * time.Millisecond},
+		"gave up later":     {times(1.01, 3.02), 7540 * time.Millisecond},
+		"classic":           {times(1.01, 3.02, 7.05, 15.1), 0},
+		"linear, then doubling": {times(1.01, 2.03, 3.04, 4.06, 5.08, 7.2, 11.5, 19), 0},
+		"early":             {times(0.8, 2.6, 6.6, 14.7), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, free := testQueue(Policy{MaxWait: time.Minute}), 0
+			q.Arrive(queueStart, f, Hold{Remote: true}, whole(0))
+			pump(q, queueStart, &free)
+			next := 0
+			for now := queueStart; now < queueStart+20*time.Second; now += 10 * time.Millisecond {
+				if next < len(c.syns) && now >= queueStart+c.syns[next] {
+					next++
+					if q.Join(now, f, whole(uint32(next))) {
+						expect(t, "again", pump(q, now, &free), fmt.Sprint("-", next-1))
+					}
+				}
+				q.Tick(now)
+				did := pump(q, now, &free)
+				if len(did) == 0 {
+					continue
+				}
+				expect(t, "silent", did, fmt.Sprint("-", next), "give up 1")
+				if c.until == 0 || now-queueStart != c.until || q.Counts().Silent != 1 {
+					t.Errorf("after %v", now-queueStart)
+				}
+				return
+			}
+			if c.until != 0 {
+				t.Error("not seen")
+			}
+		})
+	}
+
+	t.Run("another attempt", func(t *testing.T) {
+		q, free := testQueue(Policy{MaxWait: time.Minute}), 0
+		q.Arrive(queueStart, f, Hold{Remote: true}, Packet{Seq: 1, Len: 1})
+		again := queueStart + 1400*time.Millisecond
+		q.Join(again, f, Packet{Seq: 2, Len: 1})
+		q.Tick(again + 1500*time.Millisecond - 1)
+		if pump(q, again, &free); q.Counts().Silent != 0 {
+			t.Error("too early")
+		}
+		q.Tick(again + 1500*time.Millisecond)
+		if q.Counts().Silent != 1 {
+			t.Error("measured from the attempt before")
+		}
+	})
+	t.Run("a client on this host", func(t *testing.T) {
+		q, free := testQueue(Policy{MaxWait: time.Minute}), 0
+		q.Arrive(queueStart, f, Hold{}, whole(1))
+		q.Tick(queueStart + 50*time.Second)
+		expect(t, "waits", pump(q, queueStart+50*time.Second, &free))
+	})
+}
+
+func TestAsksAgainWithoutAWakeUp(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 0
+	q.Arrive(now, testFlow(1), Hold{}, whole(1))
+	pump(q, now, &free)
+	free = 1
+	at, ok := q.Due()
+	if !ok || at != now+retryAfter {
+		t.Fatalf("due at %v", at)
+	}
+	q.Tick(at)
+	expect(t, "asked again", pump(q, at, &free), "in 1", "+1", "delivered 1")
+}
+
+func TestSourcesHaveTheirTurn(t *testing.T) {
+	q, now, free := testQueue(Policy{Source: func(a netip.Addr) netip.Prefix {
+		return netip.PrefixFrom(a, 24).Masked()
+	}}), queueStart, 0
+	for n := range 4 { // four of a greedy network, then one each of two others
+		q.Arrive(now, testFlow(n), Hold{}, whole(uint32(n)))
+	}
+	q.Arrive(now, testFlow(0x100), Hold{}, whole(0x100))
+	q.Arrive(now, testFlow(0x200), Hold{}, whole(0x200))
+	pump(q, now, &free)
+	var order []string
+	for range 6 {
+		free = 1
+		q.Wake(now, 1)
+		order = append(order, pump(q, now, &free)[1])
+	}
+	expect(t, "order", order, "+0", "+256", "+512", "+1", "+2", "+3")
+}
+
+func TestGone(t *testing.T) {
+	q, now := testQueue(Policy{}), queueStart
+	q.Arrive(now, testFlow(1), Hold{}, whole(1))
+	q.Arrive(now, testFlow(2), Hold{}, whole(2))
+	var did []Act
+	for a, ok := q.Next(); ok; a, ok = q.Next() {
+		did = append(did, a.Act)
+		if a.Act == Claim {
+			q.Answer(now, a.Flow, Gone)
+		}
+	}
+	if want := []Act{Claim, Drop, Claim, Drop}; !slices.Equal(did, want) {
+		t.Errorf("%v", did)
+	}
+}
+
+func TestClearLetsAllGo(t *testing.T) {
+	q, now, free := testQueue(Policy{}), queueStart, 1
+	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: 10})
+	pump(q, now, &free)
+	q.Arrive(now, testFlow(2), Hold{}, whole(2))
+	q.Arrive(now, testFlow(3), Hold{Release: now + time.Second}, whole(3))
+	pump(q, now, &free)
+	q.Clear()
+	did := pump(q, now, &free)
+	slices.Sort(did)
+	expect(t, "all", did, "+2", "+3", "delivered 1", "give up 2", "give up 3")
+	if _, ok := q.Due(); ok || q.Waiting(1) != 0 {
+		t.Error("not empty")
+	}
+}
+
+func TestUnknownTargetIsNotHeld(t *testing.T) {
+	q, free := NewQueue(), 0
+	q.Arrive(queueStart, testFlow(1), Hold{}, whole(1))
+	expect(t, "no target", pump(q, queueStart, &free), "+1")
+}
+
+// gateModel is the kernel's side: a limit, who is inside, who waits.
+type gateModel struct {
+	limit   int
+	inside  []Flow
+	waiting map[Flow]bool
+	verdict map[uint32]Act
+	order   []uint64 // numbers of the arrivals in the order of their claims
+	numbers map[Flow]uint64
+	lastSeq map[Flow]uint32
+	early   bool
+}
+
+func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
+	for a, ok := q.Next(); ok; a, ok = q.Next() {
+		switch a.Act {
+		case Accept, Drop:
+			if _, done := g.verdict[a.Packet.ID]; done {
+				t.Fatalf("a second verdict for packet %d", a.Packet.ID)
+			}
+			g.verdict[a.Packet.ID] = a.Act
+			if a.Act == Accept {
+				if last, ok := g.lastSeq[a.Flow]; ok && int32(a.Packet.Seq-last) < 0 {
+					t.Fatalf("packet %d goes after one that lies behind it", a.Packet.ID)
+				}
+				g.lastSeq[a.Flow] = a.Packet.Seq
+			}
+		case GiveUp:
+			delete(g.waiting, a.Flow)
+		case Claim:
+			if a.Release > now {
+				t.Fatal("claimed before its slot")
+			}
+			switch {
+			case !g.waiting[a.Flow]:
+				q.Answer(now, a.Flow, Gone)
+			case len(g.inside) >= g.limit:
+				q.Answer(now, a.Flow, Full)
+			default:
+				delete(g.waiting, a.Flow)
+				g.inside = append(g.inside, a.Flow)
+				g.order = append(g.order, g.numbers[a.Flow])
+				q.Answer(now, a.Flow, Claimed)
+			}
+		}
+	}
+}
+
+func TestQueueHoldsWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		newestFirst := rapid.Bool().Draw(t, "newest first")
+		policy := Policy{
+			MaxWaiting:  rapid.IntRange(1, 8).Draw(t, "max waiting"),
+			MaxWait:     time.Duration(rapid.IntRange(1, 300).Draw(t, "max wait")) * time.Millisecond,
+			NewestFirst: newestFirst,
+			Reset:       rapid.Bool().Draw(t, "reset"),
+		}
+		paced := rapid.Bool().Draw(t, "paced")
+		q := NewQueue()
+		q.SetPolicy(1, policy)
+		g := &gateModel{
+			limit:   rapid.IntRange(0, 3).Draw(t, "limit"),
+			waiting: make(map[Flow]bool), verdict: make(map[uint32]Act),
+			numbers: make(map[Flow]uint64), lastSeq: make(map[Flow]uint32),
+		}
+		now := queueStart
+		var packets uint32
+		var arrivals int
+		packet := func() Packet {
+			packets++
+			return Packet{
+				ID:  packets,
+				Seq: uint32(rapid.IntRange(0, 4).Draw(t, "seq")) * 10,
+				Len: uint32(rapid.IntRange(1, 2).Draw(t, "len")) * 10,
+			}
+		}
+		pick := func() (Flow, bool) {
+			n := rapid.IntRange(0, max(arrivals-1, 0)).Draw(t, "which")
+			return testFlow(n), arrivals > 0
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"arrive", "arrive", "join", "finish", "give up", "time", "due"}).Draw(t, "step") {
+			case "arrive":
+				f := testFlow(arrivals)
+				arrivals++
+				g.waiting[f], g.numbers[f] = true, uint64(arrivals)
+				var h Hold
+				if paced {
+					h.Release = now + time.Duration(rapid.IntRange(0, 100).Draw(t, "slot"))*time.Millisecond
+				}
+				q.Arrive(now, f, h, packet())
+			case "join":
+				if f, ok := pick(); ok {
+					p := packet()
+					if !q.Join(now, f, p) {
+						delete(g.lastSeq, f) // may be anything
+						q.Pass(now, f, p)
+						g.pump(t, q, now)
+						delete(g.lastSeq, f)
+					}
+				}
+			case "finish":
+				if len(g.inside) > 0 {
+					g.inside = g.inside[1:]
+					q.Wake(now, 1)
+				}
+			case "give up":
+				if f, ok := pick(); ok {
+					delete(g.waiting, f)
+				}
+			case "time":
+				now += time.Duration(rapid.IntRange(0, 100_000).Draw(t, "us")) * time.Microsecond
+				q.Tick(now)
+			case "due":
+				if at, ok := q.Due(); ok {
+					now = max(now, at)
+					q.Tick(now)
+				}
+			}
+			g.pump(t, q, now)
+
+			if at, ok := q.Due(); ok && at <= now {
+				// Only a clock that stood still since may be due again.
+				q.Tick(now)
+				g.pump(t, q, now)
+				if at, _ := q.Due(); at <= now {
+					t.Fatal("due for ever")
+				}
+			}
+			if q.Waiting(1) > policy.MaxWaiting {
+				t.Fatalf("%d wait", q.Waiting(1))
+			}
+			if len(g.inside) < g.limit && !paced && q.Waiting(1) > 0 {
+				t.Fatal("a free slot, and somebody waits for it")
+			}
+		}
+		if !paced && !newestFirst && !slices.IsSorted(g.order) {
+			t.Fatalf("somebody was overtaken: %v", g.order)
+		}
+		c := q.Counts()
+		if c.Held != c.Released+c.TimedOut+c.Gone+c.Silent+uint64(q.Waiting(1)) {
+			t.Fatalf("%+v do not add up with %d waiting", c, q.Waiting(1))
+		}
+		q.Clear()
+		g.pump(t, q, now)
+		for id := uint32(1); id <= packets; id++ {
+			if _, ok := g.verdict[id]; !ok {
+				t.Fatalf("no verdict for packet %d", id)
+			}
+		}
+		if len(g.waiting) > 0 {
+			t.Fatalf("%d flows wait in the gate and not in the queue", len(g.waiting))
+		}
+	})
+}
+
+func BenchmarkQueue(b *testing.B) {
+	const n = 1000
+	q := testQueue(Policy{MaxWaiting: 2 * n, MaxWait: time.Hour})
+	full := 0
+	for i := range n {
+		q.Arrive(queueStart, testFlow(i), Hold{}, whole(0))
+		pump(q, queueStart, &full)
+	}
+	b.ReportAllocs()
+	now := queueStart
+	for i := n; b.Loop(); i++ {
+		now += time.Microsecond
+		q.Arrive(now, testFlow(i%60000), Hold{}, whole(0))
+		q.Wake(now, 1)
+		claims := 0
+		for a, ok := q.Next(); ok; a, ok = q.Next() {
+			if a.Act == Claim {
+				claims++
+				if claims == 1 {
+					q.Answer(now, a.Flow, Claimed)
+				} else {
+					q.Answer(now, a.Flow, Full)
+				}
+			}
+		}
+	}
+}
