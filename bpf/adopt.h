@@ -48,10 +48,11 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	c->out_end = tp->snd_nxt;
 	c->flags = CONN_SPOKE;
 	c->counted = 1;
-	if (conf->flags & TARGET_REQUEST)
+	if (conf->flags & TARGET_REQUEST) {
 		conn_open_free(c, target, st, false);
-	else
-		take_slot(st, conf->tick, 0);
+		return;
+	}
+	take_slot(st, conf->tick, 0);
 	COUNT(target, adopted);
 }
 

@@ -53,6 +53,9 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	return ADMIT;
 }
 
+/* What is set in the mark of a packet that has to wait, for netfilter to see. */
+volatile const __u32 hold_mark = 0;
+
 /* The connection that a segment belongs to, if it is one that we count. */
 static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struct pending_key *key)
 {
@@ -122,7 +125,7 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 		}
 	}
 	if (v == HOLD)
-		skb->mark |= HOLD_MARK;
+		skb->mark |= hold_mark;
 	return TCX_NEXT;
 }
 

@@ -8,21 +8,25 @@
 
 #include "arrival.h"
 
-static __always_inline int claim_syn(struct target_conf *conf, struct target_state *st,
+static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *conf, struct target_state *st,
 				     struct pending_key *key, __u32 op)
 {
-	__u64 now = bpf_ktime_get_ns();
+	struct hold *h = bpf_map_lookup_elem(&holds, key);
 
-	if (op == CLAIM_GIVE_UP) {
+	if (!h)
+		return CLAIM_GONE;
+	switch (op) {
+	case CLAIM_WHEN:
+		skb->tstamp = h->release;
+		return CLAIM_OK;
+	case CLAIM_GIVE_UP:
 		if (!drop_hold(key))
 			return CLAIM_GONE;
 		stop_waiting(key->target, st);
 		return CLAIM_OK;
+	case CLAIM_DELIVERED:
+		return CLAIM_OK; /* nothing comes behind a SYN */
 	}
-	if (op != CLAIM_SLOT)
-		return CLAIM_GONE;
-	if (!bpf_map_lookup_elem(&holds, key))
-		return CLAIM_GONE;
 	if (!try_take_slot(st, conf->tick, limit_now(conf, st), false))
 		return CLAIM_FULL;
 	/* It may have gone meanwhile: who deletes it has it. */
@@ -32,14 +36,17 @@ static __always_inline int claim_syn(struct target_conf *conf, struct target_sta
 	}
 	__sync_fetch_and_add(&st->units, -ONE_WAITING);
 	COUNT(key->target, claimed);
-	reserve(conf, st, key, now);
+	reserve(conf, st, key, bpf_ktime_get_ns());
 	return CLAIM_OK;
 }
 
-static __always_inline int claim_request(struct target_conf *conf, struct target_state *st,
-					 struct conn *c, __u32 op)
+static __always_inline int claim_request(struct __sk_buff *skb, struct target_conf *conf,
+					 struct target_state *st, struct conn *c, __u32 op)
 {
 	switch (op) {
+	case CLAIM_WHEN:
+		skb->tstamp = c->release;
+		return c->request == REQUEST_HELD ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_DELIVERED:
 		return turn(c, REQUEST_GRANTING, REQUEST_BUSY) ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_GIVE_UP:
@@ -84,11 +91,11 @@ static __always_inline int claim(struct __sk_buff *skb, __u64 netns)
 	if (!conf || !st)
 		return CLAIM_GONE;
 	if (flags & TCP_SYN)
-		return claim_syn(conf, st, &key, op);
+		return claim_syn(skb, conf, st, &key, op);
 	c = conn_of_segment(skb, &key);
 	if (!c || !c->per_request)
 		return CLAIM_GONE;
-	return claim_request(conf, st, c, op);
+	return claim_request(skb, conf, st, c, op);
 }
 
 #endif

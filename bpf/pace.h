@@ -23,6 +23,7 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 	*release = 0;
 	if (!conf->pace_interval)
 		return true;
+#pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		last = st->paced;
 		slot = last ? last + conf->pace_interval : now;

@@ -54,6 +54,7 @@ static __always_inline bool try_take_slot(struct target_state *st, __u32 tick, _
 	__u64 was;
 	int i;
 
+#pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		was = st->units;
 		if (in_flight(was) >= limit || (newcomer && waiting(was)))
@@ -87,6 +88,7 @@ static __always_inline bool try_wait(struct target_state *st, __u32 max)
 	__u64 was;
 	int i;
 
+#pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		was = st->units;
 		if (waiting(was) >= max)

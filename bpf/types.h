@@ -132,13 +132,9 @@ enum conn_flags {
 	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
 };
 
-/* What a program sets in the mark of a packet that has to wait. */
-enum hold_mark {
-	HOLD_MARK = 0x10000000,
-};
-
 /* What the agent asks of headgate_claim, in the mark of a packet's copy. */
 enum claim_op {
+	CLAIM_WHEN,      /* does it wait, and for which pace slot (put into tstamp)? */
 	CLAIM_SLOT,      /* may it have a slot now? */
 	CLAIM_DELIVERED, /* all that was held of it is on its way */
 	CLAIM_GIVE_UP,   /* it waits no longer */

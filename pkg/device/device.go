@@ -144,6 +144,10 @@ func newAttacher(k kernel, o Options) *Attacher {
 func (a *Attacher) Attached() []Attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.attached()
+}
+
+func (a *Attacher) attached() []Attachment {
 	var all []Attachment
 	for _, t := range a.devices {
 		if t.method != "" {
@@ -173,10 +177,12 @@ func (a *Attacher) Failed() []Failure {
 // others run before ours. We go to the head when we attach, and do not fight
 // over that place with who comes later.
 func (a *Attacher) Shadowed() ([]Shadow, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var all []Shadow
 	var errs []error
 	err := a.kernel.enter(func() error {
-		for _, at := range a.Attached() {
+		for _, at := range a.attached() {
 			before, err := a.kernel.before(at)
 			if err != nil && classify(err) != gone {
 				errs = append(errs, fmt.Errorf("programs on %s: %w", at.Name, err))

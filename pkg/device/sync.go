@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -133,7 +134,7 @@ func (a *Attacher) later(t *tracked, err error) {
 	t.err = err
 	t.tries++
 	t.retry = time.Now().Add(wait)
-	a.log.Log(nil, level, "cannot attach to device; trying again", "device", t.Name, "in", wait, "reason", err)
+	a.log.Log(context.Background(), level, "cannot attach to device; trying again", "device", t.Name, "in", wait, "reason", err)
 }
 
 // forget drops a device that has left the namespace.

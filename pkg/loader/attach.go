@@ -80,9 +80,7 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	if g.links[name] != nil {
 		return nil
 	}
-	p, err := g.load(headgateProgHeadgateLookup, func(spec *ebpf.CollectionSpec) error {
-		return spec.Variables["lookup_netns"].Set(ns.Cookie())
-	})
+	p, err := g.loadFor(ns, headgateProgHeadgateLookup)
 	if err != nil {
 		return err
 	}
@@ -93,6 +91,16 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	}
 	g.links[name] = &attached{hook: HookLookup, link: l, own: p, fresh: fresh}
 	return nil
+}
+
+// loadFor loads a copy of a program for a network namespace.
+func (g *Gate) loadFor(ns *scope.Netns, name string) (*ebpf.Program, error) {
+	return g.load(name, func(spec *ebpf.CollectionSpec) error {
+		return errors.Join(
+			spec.Variables["this_netns"].Set(ns.Cookie()),
+			spec.Variables["hold_mark"].Set(uint32(HoldMark)),
+		)
+	})
 }
 
 func (g *Gate) attachCgroup(hook Hook, suffix, path string, at ebpf.AttachType, p *ebpf.Program) error {

@@ -23,6 +23,7 @@ const (
 	CanService Capability = "service_time" // samples of the service time
 	CanAdopt   Capability = "adopt"        // count connections older than the programs
 	CanSweep   Capability = "sweep"        // expire reservations on an idle port
+	CanHold    Capability = "hold"         // decide on the device, where arrivals can be held
 )
 
 // optional are the programs that headgate can do without, and what is lost.
@@ -32,6 +33,8 @@ var optional = map[string]Capability{
 	headgateProgHeadgateEgress:  CanService,
 	headgateProgHeadgateAdopt:   CanAdopt,
 	headgateProgHeadgateSweep:   CanSweep,
+	headgateProgHeadgateArrive:  CanHold,
+	headgateProgHeadgateClaim:   CanHold,
 }
 
 // Options of [Open].

@@ -22,22 +22,34 @@ type headgateCohort struct {
 }
 
 type headgateConn struct {
-	_       structs.HostLayout
-	Target  uint32
-	Counted uint32
-	Flags   uint32
-	InEnd   uint32
-	OutEnd  uint32
-	Cohort  uint32
-	Joined  uint64
-	Opened  uint64
-	Asked   uint64
-	First   uint64
+	_          structs.HostLayout
+	Target     uint32
+	Counted    uint32
+	Flags      uint32
+	InEnd      uint32
+	OutEnd     uint32
+	Cohort     uint32
+	Joined     uint64
+	Opened     uint64
+	Asked      uint64
+	First      uint64
+	PerRequest uint32
+	Request    uint32
+	ArrivedEnd uint32
+	Answering  uint32
+	Release    uint64
+	Output     uint64
 }
 
 type headgateHistogram struct {
 	_      structs.HostLayout
 	Bucket [864]uint32
+}
+
+type headgateHold struct {
+	_       structs.HostLayout
+	Expires uint64
+	Release uint64
 }
 
 type headgatePending struct {
@@ -76,39 +88,55 @@ type headgateTargetConf struct {
 	Tick         uint32
 	CohortEpoch  uint32
 	CohortSize   uint32
-	Pad          uint32
+	MaxWaiting   uint32
+	MaxWait      uint64
+	PaceInterval uint64
+	PaceMaxWait  uint64
+	Idle         uint64
 }
 
 type headgateTargetCounters struct {
-	_           structs.HostLayout
-	Converted   uint64
-	Unreserved  uint64
-	Adopted     uint64
-	Finished    uint64
-	Expired     uint64
-	Rejected    uint64
-	WouldReject uint64
-	PendingFull uint64
-	ConnFull    uint64
-	Unadoptable uint64
-	Samples     [4]uint64
-	Sum         [4]uint64
+	_            structs.HostLayout
+	Converted    uint64
+	Unreserved   uint64
+	Adopted      uint64
+	Finished     uint64
+	Expired      uint64
+	Rejected     uint64
+	WouldReject  uint64
+	PendingFull  uint64
+	ConnFull     uint64
+	Unadoptable  uint64
+	Requests     uint64
+	Held         uint64
+	Claimed      uint64
+	Bypassed     uint64
+	RejectedPace uint64
+	HoldFull     uint64
+	Samples      [4]uint64
+	Sum          [4]uint64
 }
 
 type headgateTargetFlags uint32
 
 const (
 	headgateTargetFlagsTARGET_ENFORCE headgateTargetFlags = 1
+	headgateTargetFlagsTARGET_INGRESS headgateTargetFlags = 2
+	headgateTargetFlagsTARGET_REQUEST headgateTargetFlags = 4
+	headgateTargetFlagsTARGET_DROP    headgateTargetFlags = 8
+	headgateTargetFlagsTARGET_IDLE    headgateTargetFlags = 16
 )
 
 type headgateTargetState struct {
-	_         structs.HostLayout
-	Units     uint64
-	Peak      uint64
-	Pending   uint32
-	RefusedIn uint32
-	Listens   uint32
-	Pad       [7]uint32
+	_           structs.HostLayout
+	Units       uint64
+	Peak        uint64
+	Pending     uint32
+	RefusedIn   uint32
+	Listens     uint32
+	Connections uint32
+	Paced       uint64
+	Pad         [4]uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -120,18 +148,23 @@ const (
 	headgateMapConns            = "conns"
 	headgateMapCounters         = "counters"
 	headgateMapHistograms       = "histograms"
+	headgateMapHolds            = "holds"
 	headgateMapPendings         = "pendings"
 	headgateMapPorts            = "ports"
 	headgateMapStates           = "states"
 	headgateMapSweeps           = "sweeps"
+	headgateMapWakes            = "wakes"
 	headgateProgHeadgateAdopt   = "headgate_adopt"
+	headgateProgHeadgateArrive  = "headgate_arrive"
+	headgateProgHeadgateClaim   = "headgate_claim"
 	headgateProgHeadgateEgress  = "headgate_egress"
 	headgateProgHeadgateIngress = "headgate_ingress"
 	headgateProgHeadgateLookup  = "headgate_lookup"
 	headgateProgHeadgateRelease = "headgate_release"
 	headgateProgHeadgateSockops = "headgate_sockops"
 	headgateProgHeadgateSweep   = "headgate_sweep"
-	headgateVarLookupNetns      = "lookup_netns"
+	headgateVarHoldMark         = "hold_mark"
+	headgateVarThisNetns        = "this_netns"
 )
 
 // loadHeadgate returns the embedded CollectionSpec for headgate.
@@ -177,6 +210,8 @@ type headgateSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateProgramSpecs struct {
 	HeadgateAdopt   *ebpf.ProgramSpec `ebpf:"headgate_adopt"`
+	HeadgateArrive  *ebpf.ProgramSpec `ebpf:"headgate_arrive"`
+	HeadgateClaim   *ebpf.ProgramSpec `ebpf:"headgate_claim"`
 	HeadgateEgress  *ebpf.ProgramSpec `ebpf:"headgate_egress"`
 	HeadgateIngress *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
 	HeadgateLookup  *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
@@ -194,17 +229,20 @@ type headgateMapSpecs struct {
 	Conns      *ebpf.MapSpec `ebpf:"conns"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
 	Histograms *ebpf.MapSpec `ebpf:"histograms"`
+	Holds      *ebpf.MapSpec `ebpf:"holds"`
 	Pendings   *ebpf.MapSpec `ebpf:"pendings"`
 	Ports      *ebpf.MapSpec `ebpf:"ports"`
 	States     *ebpf.MapSpec `ebpf:"states"`
 	Sweeps     *ebpf.MapSpec `ebpf:"sweeps"`
+	Wakes      *ebpf.MapSpec `ebpf:"wakes"`
 }
 
 // headgateVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateVariableSpecs struct {
-	LookupNetns *ebpf.VariableSpec `ebpf:"lookup_netns"`
+	HoldMark  *ebpf.VariableSpec `ebpf:"hold_mark"`
+	ThisNetns *ebpf.VariableSpec `ebpf:"this_netns"`
 }
 
 // headgateObjects contains all objects after they have been loaded into the kernel.
@@ -232,10 +270,12 @@ type headgateMaps struct {
 	Conns      *ebpf.Map `ebpf:"conns"`
 	Counters   *ebpf.Map `ebpf:"counters"`
 	Histograms *ebpf.Map `ebpf:"histograms"`
+	Holds      *ebpf.Map `ebpf:"holds"`
 	Pendings   *ebpf.Map `ebpf:"pendings"`
 	Ports      *ebpf.Map `ebpf:"ports"`
 	States     *ebpf.Map `ebpf:"states"`
 	Sweeps     *ebpf.Map `ebpf:"sweeps"`
+	Wakes      *ebpf.Map `ebpf:"wakes"`
 }
 
 func (m *headgateMaps) Close() error {
@@ -245,10 +285,12 @@ func (m *headgateMaps) Close() error {
 		m.Conns,
 		m.Counters,
 		m.Histograms,
+		m.Holds,
 		m.Pendings,
 		m.Ports,
 		m.States,
 		m.Sweeps,
+		m.Wakes,
 	)
 }
 
@@ -256,7 +298,8 @@ func (m *headgateMaps) Close() error {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateVariables struct {
-	LookupNetns *ebpf.Variable `ebpf:"lookup_netns"`
+	HoldMark  *ebpf.Variable `ebpf:"hold_mark"`
+	ThisNetns *ebpf.Variable `ebpf:"this_netns"`
 }
 
 // headgatePrograms contains all programs after they have been loaded into the kernel.
@@ -264,6 +307,8 @@ type headgateVariables struct {
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgatePrograms struct {
 	HeadgateAdopt   *ebpf.Program `ebpf:"headgate_adopt"`
+	HeadgateArrive  *ebpf.Program `ebpf:"headgate_arrive"`
+	HeadgateClaim   *ebpf.Program `ebpf:"headgate_claim"`
 	HeadgateEgress  *ebpf.Program `ebpf:"headgate_egress"`
 	HeadgateIngress *ebpf.Program `ebpf:"headgate_ingress"`
 	HeadgateLookup  *ebpf.Program `ebpf:"headgate_lookup"`
@@ -275,6 +320,8 @@ type headgatePrograms struct {
 func (p *headgatePrograms) Close() error {
 	return _HeadgateClose(
 		p.HeadgateAdopt,
+		p.HeadgateArrive,
+		p.HeadgateClaim,
 		p.HeadgateEgress,
 		p.HeadgateIngress,
 		p.HeadgateLookup,

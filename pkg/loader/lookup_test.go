@@ -43,7 +43,7 @@ func doormanOf(t *testing.T, g *Gate) *doorman {
 func lookupIn(t *testing.T, g *Gate, netns uint64) *ebpf.Program {
 	t.Helper()
 	p, err := g.load(headgateProgHeadgateLookup, func(spec *ebpf.CollectionSpec) error {
-		return spec.Variables["lookup_netns"].Set(netns)
+		return spec.Variables["this_netns"].Set(netns)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -41,16 +41,27 @@ type Order struct {
 	Tick         uint32 // must differ from the one before
 	CohortEpoch  uint32
 	CohortSize   int
+
+	Requests bool // the unit is a request; else a connection
+	Ingress  bool // decide on the devices, where arrivals can be held or dropped
+	Drop     bool // refuse by silence
+
+	MaxWaiting   int           // most units that wait at once
+	MaxWait      time.Duration // for a free slot
+	PaceInterval time.Duration // from one admission to the next; 0: no pace
+	PaceMaxWait  time.Duration // how far off a pace slot may be
 }
 
 // Reading is what the kernel has counted on a target. Counters never go back.
 type Reading struct {
-	InFlight  int
-	Pending   int    // of these, reservations whose handshake goes on
-	Peak      int    // most in flight in PeakTick
-	PeakTick  uint32 // the Order.Tick that was in force
-	RefusedIn uint32 // the last Order.Tick in which something was refused
-	Listens   uint32 // calls of listen(2) on the port
+	InFlight    int
+	Waiting     int    // units that are held
+	Connections int    // with Order.Requests, where InFlight is requests
+	Pending     int    // of these, reservations whose handshake goes on
+	Peak        int    // most in flight in PeakTick
+	PeakTick    uint32 // the Order.Tick that was in force
+	RefusedIn   uint32 // the last Order.Tick in which something was refused
+	Listens     uint32 // calls of listen(2) on the port
 
 	Admitted    uint64 // connections established, or adopted
 	Adopted     uint64 // of these, older than the programs
@@ -61,6 +72,12 @@ type Reading struct {
 	PendingFull uint64 // let in without a reservation, for lack of room
 	ConnFull    uint64 // not counted, for lack of memory
 	Unadoptable uint64 // older connections that could not be followed
+
+	RejectedPace uint64 // their pace slot was too far off
+	Held         uint64 // units that had to wait
+	Claimed      uint64 // of these, those that got a slot
+	Bypassed     uint64 // of these, those that came in with no agent there
+	HoldFull     uint64 // not held for lack of room
 
 	Samples [signals]uint64
 	Sum     [signals]time.Duration
@@ -196,9 +213,20 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			Tick:         o.Tick,
 			CohortEpoch:  o.CohortEpoch,
 			CohortSize:   clampUint32(o.CohortSize),
+			MaxWaiting:   clampUint32(o.MaxWaiting),
+			MaxWait:      uint64(max(o.MaxWait, 0)),
+			PaceInterval: uint64(max(o.PaceInterval, 0)),
+			PaceMaxWait:  uint64(max(o.PaceMaxWait, 0)),
 		}
-		if o.Enforce {
-			confs[i].Flags |= headgateTargetFlagsTARGET_ENFORCE
+		for flag, on := range map[headgateTargetFlags]bool{
+			headgateTargetFlagsTARGET_ENFORCE: o.Enforce,
+			headgateTargetFlagsTARGET_INGRESS: o.Ingress,
+			headgateTargetFlagsTARGET_REQUEST: o.Requests,
+			headgateTargetFlagsTARGET_DROP:    o.Drop,
+		} {
+			if on {
+				confs[i].Flags |= flag
+			}
 		}
 	}
 	if _, err := g.maps[headgateMapConfs].BatchUpdate(ids, confs, nil); err != nil {
@@ -265,6 +293,8 @@ func readAll[V any](m *ebpf.Map, keys []uint32, values []V) error {
 func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetCounters) Reading {
 	r := Reading{
 		InFlight:     int(uint32(st.Units)),
+		Waiting:      int(st.Units >> 32),
+		Connections:  int(int32(st.Connections)),
 		Pending:      int(int32(st.Pending)),
 		Peak:         int(uint32(st.Peak)),
 		PeakTick:     uint32(st.Peak >> 32),
@@ -278,7 +308,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 	}
 	for i := range cpus {
 		c := &cpus[i]
-		r.Admitted += c.Converted + c.Unreserved + c.Adopted
+		r.Admitted += c.Converted + c.Unreserved + c.Adopted + c.Requests
 		r.Adopted += c.Adopted
 		r.Finished += c.Finished
 		r.Expired += c.Expired
@@ -287,6 +317,11 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.PendingFull += c.PendingFull
 		r.ConnFull += c.ConnFull
 		r.Unadoptable += c.Unadoptable
+		r.RejectedPace += c.RejectedPace
+		r.Held += c.Held
+		r.Claimed += c.Claimed
+		r.Bypassed += c.Bypassed
+		r.HoldFull += c.HoldFull
 		for s := range signals {
 			r.Samples[s] += c.Samples[s]
 			r.Sum[s] += time.Duration(c.Sum[s])

@@ -22,13 +22,16 @@ const (
 	unitsMapCounters       = "counters"
 	unitsMapGiven          = "given"
 	unitsMapHistograms     = "histograms"
+	unitsMapHolds          = "holds"
 	unitsMapPendings       = "pendings"
 	unitsMapPorts          = "ports"
 	unitsMapStates         = "states"
 	unitsMapSweeps         = "sweeps"
+	unitsMapWakes          = "wakes"
 	unitsProgTestHistIndex = "test_hist_index"
 	unitsProgTestPacketIn  = "test_packet_in"
 	unitsProgTestPacketOut = "test_packet_out"
+	unitsVarHoldMark       = "hold_mark"
 )
 
 // loadUnits returns the embedded CollectionSpec for units.
@@ -88,16 +91,19 @@ type unitsMapSpecs struct {
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
 	Given      *ebpf.MapSpec `ebpf:"given"`
 	Histograms *ebpf.MapSpec `ebpf:"histograms"`
+	Holds      *ebpf.MapSpec `ebpf:"holds"`
 	Pendings   *ebpf.MapSpec `ebpf:"pendings"`
 	Ports      *ebpf.MapSpec `ebpf:"ports"`
 	States     *ebpf.MapSpec `ebpf:"states"`
 	Sweeps     *ebpf.MapSpec `ebpf:"sweeps"`
+	Wakes      *ebpf.MapSpec `ebpf:"wakes"`
 }
 
 // unitsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsVariableSpecs struct {
+	HoldMark *ebpf.VariableSpec `ebpf:"hold_mark"`
 }
 
 // unitsObjects contains all objects after they have been loaded into the kernel.
@@ -126,10 +132,12 @@ type unitsMaps struct {
 	Counters   *ebpf.Map `ebpf:"counters"`
 	Given      *ebpf.Map `ebpf:"given"`
 	Histograms *ebpf.Map `ebpf:"histograms"`
+	Holds      *ebpf.Map `ebpf:"holds"`
 	Pendings   *ebpf.Map `ebpf:"pendings"`
 	Ports      *ebpf.Map `ebpf:"ports"`
 	States     *ebpf.Map `ebpf:"states"`
 	Sweeps     *ebpf.Map `ebpf:"sweeps"`
+	Wakes      *ebpf.Map `ebpf:"wakes"`
 }
 
 func (m *unitsMaps) Close() error {
@@ -140,10 +148,12 @@ func (m *unitsMaps) Close() error {
 		m.Counters,
 		m.Given,
 		m.Histograms,
+		m.Holds,
 		m.Pendings,
 		m.Ports,
 		m.States,
 		m.Sweeps,
+		m.Wakes,
 	)
 }
 
@@ -151,6 +161,7 @@ func (m *unitsMaps) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsVariables struct {
+	HoldMark *ebpf.Variable `ebpf:"hold_mark"`
 }
 
 // unitsPrograms contains all programs after they have been loaded into the kernel.

@@ -1,0 +1,173 @@
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"headgate/pkg/scope"
+)
+
+// HoldMark is what the program on a device sets in the mark of a packet that
+// has to wait, for the rule that queues it to see.
+const HoldMark = 0x10000000
+
+// IngressProgram returns the program for the devices of a namespace. The
+// caller attaches and closes it.
+func (g *Gate) IngressProgram(ns *scope.Netns) (*ebpf.Program, error) {
+	return g.loadFor(ns, headgateProgHeadgateArrive)
+}
+
+// LinksDir is where links are pinned, those of devices too.
+func (g *Gate) LinksDir() string { return g.state.links() }
+
+// Claim is the kernel's answer about a unit that waits.
+type Claim uint32
+
+// The answers, in the order of the kernel's.
+const (
+	Gone Claim = iota // it does not wait, or no longer
+	Full              // there is no slot for it
+	Done
+)
+
+// The questions, in the order of the kernel's.
+const (
+	claimWhen = iota
+	claimSlot
+	claimDelivered
+	claimGiveUp
+)
+
+// Claimer speaks with the kernel about the units of one namespace that wait.
+// Its methods must be called on a thread that is in that namespace, see
+// [scope.Netns.Do]. It is not safe for concurrent use.
+type Claimer struct {
+	prog *ebpf.Program
+	ipv4 [14 + 20 + 20]byte
+	ipv6 [14 + 40 + 20]byte
+}
+
+// NewClaimer returns a Claimer for a namespace.
+func (g *Gate) NewClaimer(ns *scope.Netns) (*Claimer, error) {
+	p, err := g.loadFor(ns, headgateProgHeadgateClaim)
+	if err != nil {
+		return nil, err
+	}
+	return &Claimer{prog: p}, nil
+}
+
+// Close lets go of the program.
+func (c *Claimer) Close() error { return c.prog.Close() }
+
+// When says whether a unit waits, and when its pace slot is, on
+// CLOCK_MONOTONIC; 0 when it waits for a free slot alone.
+func (c *Claimer) When(client, server netip.AddrPort, syn bool) (release time.Duration, held bool, err error) {
+	answer, release, err := c.ask(claimWhen, client, server, syn)
+	return release, answer == Done, err
+}
+
+// Claim gives a unit that waits a slot, if there is one.
+func (c *Claimer) Claim(client, server netip.AddrPort, syn bool) (Claim, error) {
+	answer, _, err := c.ask(claimSlot, client, server, syn)
+	return answer, err
+}
+
+// Delivered says that all packets of a claimed unit are on their way: what its
+// client sends from now on need not be queued behind them.
+func (c *Claimer) Delivered(client, server netip.AddrPort, syn bool) error {
+	_, _, err := c.ask(claimDelivered, client, server, syn)
+	return err
+}
+
+// GiveUp says that a unit waits no longer.
+func (c *Claimer) GiveUp(client, server netip.AddrPort, syn bool) error {
+	_, _, err := c.ask(claimGiveUp, client, server, syn)
+	return err
+}
+
+// skBuff is the part of struct __sk_buff that goes in and comes out.
+type skBuff struct {
+	_      [2]uint32
+	Mark   uint32
+	_      [35]uint32
+	Tstamp uint64
+}
+
+func (c *Claimer) ask(op uint32, client, server netip.AddrPort, syn bool) (Claim, time.Duration, error) {
+	in, out := skBuff{Mark: op}, skBuff{}
+	answer, err := c.prog.Run(&ebpf.RunOptions{Data: c.packet(client, server, syn), Context: in, ContextOut: &out})
+	if err != nil {
+		return Gone, 0, fmt.Errorf("claim a slot: %w", err)
+	}
+	return Claim(answer), time.Duration(out.Tstamp), nil
+}
+
+// packet makes the headers that the kernel finds the unit by.
+func (c *Claimer) packet(client, server netip.AddrPort, syn bool) []byte {
+	var b, tcp []byte
+	if from, to := client.Addr().Unmap(), server.Addr().Unmap(); from.Is4() {
+		b = c.ipv4[:]
+		binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
+		b[14] = 0x45
+		binary.BigEndian.PutUint16(b[16:], 40)
+		b[23] = unix.IPPROTO_TCP
+		copy(b[26:], from.AsSlice())
+		copy(b[30:], to.AsSlice())
+		tcp = b[34:]
+	} else {
+		b = c.ipv6[:]
+		binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IPV6)
+		b[14] = 0x60
+		binary.BigEndian.PutUint16(b[18:], 20)
+		b[20] = unix.IPPROTO_TCP
+		copy(b[22:], from.AsSlice())
+		copy(b[38:], to.AsSlice())
+		tcp = b[54:]
+	}
+	binary.BigEndian.PutUint16(tcp, client.Port())
+	binary.BigEndian.PutUint16(tcp[2:], server.Port())
+	tcp[12] = 5 << 4
+	tcp[13] = 0x10 // ACK
+	if syn {
+		tcp[13] = 0x02
+	}
+	return b
+}
+
+// Wakes tells of slots that came free on targets where units wait.
+type Wakes struct{ r *ringbuf.Reader }
+
+// NewWakes begins to listen. There is one listener at a time.
+func (g *Gate) NewWakes() (*Wakes, error) {
+	r, err := ringbuf.NewReader(g.maps[headgateMapWakes])
+	if err != nil {
+		return nil, fmt.Errorf("listen for free slots: %w", err)
+	}
+	return &Wakes{r: r}, nil
+}
+
+// Next waits for a slot to come free and returns the target's number and when
+// it was, on CLOCK_MONOTONIC. The error is [os.ErrClosed] after Close.
+func (w *Wakes) Next() (target uint32, at time.Duration, err error) {
+	rec, err := w.r.Read()
+	if err != nil {
+		if errors.Is(err, ringbuf.ErrClosed) {
+			return 0, 0, err
+		}
+		return 0, 0, fmt.Errorf("listen for free slots: %w", err)
+	}
+	if len(rec.RawSample) < 16 {
+		return 0, 0, fmt.Errorf("listen for free slots: an event of %d bytes", len(rec.RawSample))
+	}
+	return binary.NativeEndian.Uint32(rec.RawSample), time.Duration(binary.NativeEndian.Uint64(rec.RawSample[8:])), nil
+}
+
+// Close ends Next.
+func (w *Wakes) Close() error { return w.r.Close() }
