@@ -98,6 +98,9 @@ func TestMapsHoldSharedTypes(t *testing.T) {
 	for _, name := range mapNames(spec) {
 		m := spec.Maps[name]
 		for what, at := range map[string]btf.Type{"key": m.Key, "value": m.Value} {
+			if at == nil && m.Type == ebpf.RingBuf {
+				continue // its events are read field by field
+			}
 			switch inner := btf.UnderlyingType(at).(type) {
 			case *btf.Int:
 			case *btf.Struct:
