@@ -35,6 +35,7 @@ func shared() map[string]reflect.Type {
 		"histogram":       reflect.TypeFor[headgateHistogram](),
 		"pending_key":     reflect.TypeFor[headgatePendingKey](),
 		"pending":         reflect.TypeFor[headgatePending](),
+		"hold":            reflect.TypeFor[headgateHold](),
 		"conn":            reflect.TypeFor[headgateConn](),
 	}
 }
