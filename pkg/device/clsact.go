@@ -46,7 +46,7 @@ func newClsact(prog *ebpf.Program, id ebpf.ProgramID, tag string, p pins) (*clsa
 func (c *clsact) used() bool { return len(c.past) > 0 }
 
 func (c *clsact) ours(f filter) bool {
-	return f.kind == "bpf" && (c.past[f.id] || c.tag != "" && f.tag == c.tag && f.name == filterName)
+	return f.kind == "bpf" && f.chain == 0 && (c.past[f.id] || c.tag != "" && f.tag == c.tag && f.name == filterName)
 }
 
 func (c *clsact) attach(index int) (made bool, err error) {

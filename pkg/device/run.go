@@ -34,7 +34,7 @@ func (a *Attacher) Run(ctx context.Context) error {
 			continue
 		}
 		// The kernel had more to tell than it kept room for: list anew.
-		sleep(ctx, gather)
+		sleep(ctx, firstRetry)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (a *Attacher) step(t *tracked, suspect bool) error {
 	switch classify(err) {
 	case none:
 		if t.tries > 1 {
-			a.log.Info("attached at last", "device", t.Name, "tries", t.tries+1)
+			a.log.Info("device is as it should be at last", "device", t.Name, "tries", t.tries+1)
 		}
 		t.err, t.tries = nil, 0
 	case gone:
@@ -134,7 +134,7 @@ func (a *Attacher) later(t *tracked, err error) {
 	t.err = err
 	t.tries++
 	t.retry = time.Now().Add(wait)
-	a.log.Log(context.Background(), level, "cannot attach to device; trying again", "device", t.Name, "in", wait, "reason", err)
+	a.log.Log(context.Background(), level, "device is not as it should be; trying again", "device", t.Name, "in", wait, "reason", err)
 }
 
 // forget drops a device that has left the namespace.
