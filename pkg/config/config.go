@@ -72,14 +72,24 @@ type Rule struct {
 	// whole agent.
 	Mode Mode `yaml:"mode"`
 
-	// Unit is what is counted and limited: connection.
+	// Unit is what is counted and limited: connection, or request: what a
+	// client sends while nothing is under way on its connection, in any
+	// protocol where an answer comes before the next request, with TLS or
+	// without. Requests that are sent together count as one, and so does all
+	// that is under way at once on a connection of HTTP/2: there connection is
+	// the unit to take.
 	Unit Unit `yaml:"unit"`
+
+	// End is when a request is over: first_byte, when its response begins. Of
+	// a response that takes long from its first byte to its last, only the
+	// wait for the first is counted. Only of unit: request.
+	End End `yaml:"end"`
 
 	// Signal is the latency that the limit follows: service, the time from a
 	// request's last byte in to its response's first byte out; rtt, the
 	// round trip time of TCP, which does not see the server's own queue; or
 	// connection, the lifetime of a connection, for servers that close after
-	// one exchange.
+	// one exchange; not with unit: request.
 	Signal Signal `yaml:"signal"`
 
 	// Limit says how the number of units in flight is bounded.
@@ -90,8 +100,19 @@ type Rule struct {
 	// algorithm's: 60s for blog, 0s for the others.
 	WarmUp *time.Duration `yaml:"warm_up"`
 
-	// Reject is what a refused client gets. Only reset: its connect fails
-	// with "connection refused" at once.
+	// Hold lets units wait that find the limit reached. Without it they are
+	// refused at once; for unit: request, which is refused by resetting its
+	// connection, a hold is nearly always what is wanted.
+	Hold Hold `yaml:"hold"`
+
+	// Pace spreads admissions evenly over time, within the limit: a unit needs
+	// its turn in the pace and a free slot. By default there is none.
+	Pace Pace `yaml:"pace"`
+
+	// Reject is what a refused client gets. reset: its connect fails with
+	// "connection refused" at once, or the connection of its request is reset.
+	// drop: nothing, so that it tries again, first after 1 s, until its own
+	// timeout; not with unit: request.
 	Reject Reject `yaml:"reject"`
 
 	// Force allows what is otherwise refused as a likely mistake: a limit of
@@ -172,10 +193,12 @@ const (
 	ModeObserve Mode = "observe"
 
 	UnitConnection Unit = "connection"
+	UnitRequest    Unit = "request"
 
 	SignalService    Signal = "service"
 	SignalRTT        Signal = "rtt"
 	SignalConnection Signal = "connection"
 
 	RejectReset Reject = "reset"
+	RejectDrop  Reject = "drop"
 )

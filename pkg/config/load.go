@@ -66,6 +66,8 @@ func DefaultRule() Rule {
 		Unit:   UnitConnection,
 		Signal: SignalService,
 		Limit:  Limit{Algorithm: "guarded"},
+		Hold:   Hold{MaxWaiting: 1000, Order: OrderFIFO},
+		Pace:   Pace{Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}},
 		Reject: RejectReset,
 	}
 }

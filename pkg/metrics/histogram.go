@@ -38,6 +38,12 @@ func (h *Histogram) Add(w *rtt.Histogram) {
 	}
 }
 
+// Record counts one sample.
+func (h *Histogram) Record(d time.Duration) {
+	h.sum += max(d, 0).Seconds()
+	h.bucket[rtt.Index(d)]++
+}
+
 // Clone returns a copy that later additions leave alone.
 func (h *Histogram) Clone() *Histogram {
 	c := *h

@@ -29,7 +29,9 @@ type Snapshot struct {
 
 // Detail is what a scrape reports of a target beyond its status.
 type Detail struct {
-	Service *Histogram        // time from request to response; nil when not measured
-	TCPRTT  *Histogram        // TCP round trip time; nil when not measured
-	Windows map[string]uint64 // windows by outcome: changed, unchanged, empty
+	Service  *Histogram        // time from request to response; nil when not measured
+	TCPRTT   *Histogram        // TCP round trip time; nil when not measured
+	Hold     *Histogram        // how long units waited that were let in then; nil when none can wait
+	Handover *Histogram        // from a slot that came free to the verdict that let one in; nil when none can wait
+	Windows  map[string]uint64 // windows by outcome: changed, unchanged, empty
 }

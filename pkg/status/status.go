@@ -16,7 +16,7 @@ type Target struct {
 	Rule  string `json:"rule"`
 	Port  uint16 `json:"port"`
 	Scope string `json:"scope"` // host, netns:NAME
-	Unit  string `json:"unit"`  // connection
+	Unit  string `json:"unit"`  // connection or request
 	Mode  string `json:"mode"`  // enforce or observe
 
 	Algorithm string `json:"algorithm"`
@@ -25,6 +25,10 @@ type Target struct {
 	Waiting   int    `json:"waiting"`   // units held
 	Pending   int    `json:"pending"`   // units of InFlight that are reservations still
 
+	// Connections are those that are open, where the unit is a request; 0
+	// where it is a connection, and InFlight says it.
+	Connections int `json:"connections"`
+
 	Signal              string  `json:"signal"`
 	Window              Window  `json:"window"`
 	BaselineSeconds     float64 `json:"baseline_seconds"` // the latency with no queue
@@ -32,13 +36,15 @@ type Target struct {
 	ThroughputPerSecond float64 `json:"throughput_per_second"`
 
 	TCPRTTSeconds TCPRTT      `json:"tcp_rtt_seconds"`
+	Hold          Hold        `json:"hold"`
 	Pace          Pace        `json:"pace"`
 	AcceptQueue   AcceptQueue `json:"accept_queue"`
 
 	// Totals count from when the target was first protected.
 	AdmittedTotal    uint64   `json:"admitted_total"`
 	RejectedTotal    Rejected `json:"rejected_total"`
-	HeldTotal        uint64   `json:"held_total"`
+	HeldTotal        uint64   `json:"held_total"`     // units that had to wait
+	BypassedTotal    uint64   `json:"bypassed_total"` // of these, let in because no agent was there
 	ExemptedTotal    uint64   `json:"exempted_total"`
 	WouldRejectTotal uint64   `json:"would_reject_total"` // in observe mode
 	FinishedTotal    uint64   `json:"finished_total"`
@@ -61,9 +67,17 @@ type TCPRTT struct {
 	P50          float64 `json:"p50"`
 }
 
+// Hold is how units wait that cannot be admitted at once; MaxWaiting 0 is not
+// at all.
+type Hold struct {
+	MaxWaitSeconds float64 `json:"max_wait_seconds"` // for a free slot
+	MaxWaiting     int     `json:"max_waiting"`      // units at once, also of those that wait by the pace
+	Order          string  `json:"order"`            // fifo or lifo; empty where none waits
+}
+
 // Pace is the pacing of admissions; rate 0 is none.
 type Pace struct {
-	RatePerSecond  float64 `json:"rate_per_second"`
+	RatePerSecond  float64 `json:"rate_per_second"` // as enforced now
 	MaxWaitSeconds float64 `json:"max_wait_seconds"`
 }
 
