@@ -26,9 +26,10 @@ type family struct {
 	label string // beside those of a target; empty for none
 	help  string
 
-	ofAgent   func(*Snapshot, func(v float64, label string))
-	ofTarget  func(*status.Target, *Detail, func(v float64, label string))
-	histogram func(*Detail) *Histogram
+	ofAgent          func(*Snapshot, func(v float64, label string))
+	ofTarget         func(*status.Target, *Detail, func(v float64, label string))
+	histogram        func(*Detail) *Histogram
+	histogramOfAgent func(*Snapshot) *Histogram
 }
 
 // targetLabels are the labels of everything that belongs to a target.
@@ -36,7 +37,7 @@ var targetLabels = []string{"rule", "scope", "port", "unit"}
 
 func (f *family) labels() []string {
 	var l []string
-	if f.ofAgent == nil {
+	if f.ofAgent == nil && f.histogramOfAgent == nil {
 		l = append(l, targetLabels...)
 	}
 	if f.label != "" {
@@ -52,7 +53,7 @@ func Reference() []Family {
 		kind := map[prometheus.ValueType]string{
 			prometheus.GaugeValue: "gauge", prometheus.CounterValue: "counter",
 		}[f.kind]
-		if f.histogram != nil {
+		if f.histogram != nil || f.histogramOfAgent != nil {
 			kind = "histogram"
 		}
 		all = append(all, Family{Name: f.name, Type: kind, Labels: f.labels(), Help: f.help})
@@ -114,6 +115,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			})
 			continue
 		}
+		if f.histogramOfAgent != nil {
+			emitHistogram(ch, desc, f.histogramOfAgent(&s))
+			continue
+		}
 		for j := range s.Status.Targets {
 			t, d := &s.Status.Targets[j], &Detail{}
 			if j < len(s.Details) {
@@ -124,14 +129,21 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 				f.ofTarget(t, d, func(v float64, label string) {
 					ch <- c.constant(desc, f, v, labels, label)
 				})
-			} else if h := f.histogram(d); h != nil {
-				ch <- valid(desc, func() (prometheus.Metric, error) { return h.metric(desc, labels...) })
+			} else {
+				emitHistogram(ch, desc, f.histogram(d), labels...)
 			}
 		}
 	}
 	ch <- valid(c.build, func() (prometheus.Metric, error) {
 		return prometheus.NewConstMetric(c.build, prometheus.GaugeValue, 1, s.Status.Version, runtime.Version())
 	})
+}
+
+// emitHistogram leaves out what is not measured.
+func emitHistogram(ch chan<- prometheus.Metric, desc *prometheus.Desc, h *Histogram, labels ...string) {
+	if h != nil {
+		ch <- valid(desc, func() (prometheus.Metric, error) { return h.metric(desc, labels...) })
+	}
 }
 
 // constant makes a metric of one value.

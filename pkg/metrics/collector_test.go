@@ -36,6 +36,9 @@ func snapshot() fixed {
 	var service Histogram
 	service.Add(&window)
 	service.Add(&window)
+	var waits, handover Histogram
+	waits.Add(&window)
+	handover.Add(&window)
 	return fixed{
 		Status: status.Status{
 			Version:      "1.2.3",
@@ -51,15 +54,24 @@ func snapshot() fixed {
 					Rule: "shop", Port: 8443, Scope: "netns:blue", Unit: "connection", Mode: "observe",
 					Limit: 20, WouldRejectTotal: 7,
 				},
+				{
+					Rule: "backend", Port: 9000, Scope: "host", Unit: "request", Mode: "enforce",
+					Limit: 10, InFlight: 10, Waiting: 90, Connections: 100,
+					Pace:          status.Pace{RatePerSecond: 550.5, MaxWaitSeconds: 2},
+					RejectedTotal: status.Rejected{Limit: 1, Pace: 2, HoldTimeout: 4},
+					HeldTotal:     1000, BypassedTotal: 5,
+				},
 			},
 		},
 		Details: []Detail{
 			{Service: &service, TCPRTT: new(Histogram), Windows: map[string]uint64{"changed": 5, "empty": 1}},
 			{},
+			{Hold: &waits},
 		},
+		Handover:         &handover,
 		LeaseAge:         250 * time.Millisecond,
 		ProgramsAttached: map[string]int{"sockops": 1, "sk_lookup": 2},
-		MapFull:          map[string]uint64{"reservations": 0},
+		MapFull:          map[string]uint64{"pendings": 0, "holds": 6},
 		ReloadFailed:     true,
 	}
 }

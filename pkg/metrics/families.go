@@ -29,6 +29,20 @@ var families = []family{
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.Pending) }),
 	},
 	{
+		name: "headgate_waiting", kind: gauge,
+		help:     "Units held now, until a slot is free or their turn in the pace comes.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.Waiting) }),
+	},
+	{
+		name: "headgate_connections", kind: gauge,
+		help: "Open connections of a target whose unit is the request.",
+		ofTarget: func(t *status.Target, _ *Detail, emit func(float64, string)) {
+			if t.Unit == "request" {
+				emit(float64(t.Connections), "")
+			}
+		},
+	},
+	{
 		name: "headgate_admitted_total", kind: counter,
 		help:     "Units admitted.",
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.AdmittedTotal) }),
@@ -40,10 +54,22 @@ var families = []family{
 	},
 	{
 		name: "headgate_rejected_total", kind: counter, label: "reason",
-		help: "Units rejected. The reason limit: as many were in flight as may be.",
+		help: "Units rejected. The reason limit: as many were in flight, or waited, as may; pace: its turn was too far off; hold_timeout: it waited, and no slot came free in time.",
 		ofTarget: func(t *status.Target, _ *Detail, emit func(float64, string)) {
 			emit(float64(t.RejectedTotal.Limit), "limit")
+			emit(float64(t.RejectedTotal.Pace), "pace")
+			emit(float64(t.RejectedTotal.HoldTimeout), "hold_timeout")
 		},
+	},
+	{
+		name: "headgate_held_total", kind: counter,
+		help:     "Units that had to wait, whatever became of them.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.HeldTotal) }),
+	},
+	{
+		name: "headgate_bypassed_total", kind: counter,
+		help:     "Units that had to wait and were let in because no agent was there to hold them.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.BypassedTotal) }),
 	},
 	{
 		name: "headgate_would_reject_total", kind: counter,
@@ -64,6 +90,21 @@ var families = []family{
 		name:      "headgate_tcp_rtt_seconds",
 		help:      "Round trip time of TCP, as the kernel measured it.",
 		histogram: func(d *Detail) *Histogram { return d.TCPRTT },
+	},
+	{
+		name:      "headgate_hold_seconds",
+		help:      "How long units waited that were let in after it; absent where none can wait.",
+		histogram: func(d *Detail) *Histogram { return d.Hold },
+	},
+	{
+		name:             "headgate_handover_seconds",
+		help:             "Time from a slot coming free to the verdict that gives it to one that waited, of all targets; absent where none can wait.",
+		histogramOfAgent: func(s *Snapshot) *Histogram { return s.Handover },
+	},
+	{
+		name: "headgate_pace_per_second", kind: gauge,
+		help:     "Units admitted a second at most, by the pace as enforced now; absent without one.",
+		ofTarget: known(func(t *status.Target) float64 { return t.Pace.RatePerSecond }),
 	},
 	{
 		name: "headgate_baseline_seconds", kind: gauge,

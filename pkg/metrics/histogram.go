@@ -14,7 +14,7 @@ import (
 var bounds = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6,
 	1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3,
-	1, 2.5, 5, 10,
+	1, 2.5, 5, 10, 25, 50,
 }
 
 // schema of the native histogram: eight buckets to a power of two, each 9 %
@@ -36,12 +36,6 @@ func (h *Histogram) Add(w *rtt.Histogram) {
 	for i, n := range w.Bucket {
 		h.bucket[i] += uint64(n)
 	}
-}
-
-// Record counts one sample.
-func (h *Histogram) Record(d time.Duration) {
-	h.sum += max(d, 0).Seconds()
-	h.bucket[rtt.Index(d)]++
 }
 
 // Clone returns a copy that later additions leave alone.

@@ -21,6 +21,7 @@ type Snapshot struct {
 	// Details belong to Status.Targets, index by index.
 	Details []Detail
 
+	Handover         *Histogram        // from a slot coming free to the verdict that gives it away; nil when none can wait
 	LeaseAge         time.Duration     // since the lease was last renewed
 	ProgramsAttached map[string]int    // programs attached now, by hook
 	MapFull          map[string]uint64 // insertions that a full map refused, by map
@@ -29,9 +30,8 @@ type Snapshot struct {
 
 // Detail is what a scrape reports of a target beyond its status.
 type Detail struct {
-	Service  *Histogram        // time from request to response; nil when not measured
-	TCPRTT   *Histogram        // TCP round trip time; nil when not measured
-	Hold     *Histogram        // how long units waited that were let in then; nil when none can wait
-	Handover *Histogram        // from a slot that came free to the verdict that let one in; nil when none can wait
-	Windows  map[string]uint64 // windows by outcome: changed, unchanged, empty
+	Service *Histogram        // time from request to response; nil when not measured
+	TCPRTT  *Histogram        // TCP round trip time; nil when not measured
+	Hold    *Histogram        // how long those waited that were then let in; nil when none can wait
+	Windows map[string]uint64 // windows by outcome: changed, unchanged, empty
 }
