@@ -154,7 +154,7 @@ func (r Rule) Check() error {
 	if !sameHook(chain, wanted()) {
 		return fmt.Errorf("%w: chain inet %s %s has another hook", ErrMissing, tableName, chainName)
 	}
-	if *chain.Policy != *wanted().Policy {
+	if chain.Policy == nil || *chain.Policy != *wanted().Policy {
 		return fmt.Errorf("%w: chain inet %s %s has another policy", ErrMissing, tableName, chainName)
 	}
 	rules, err := c.GetRules(chain.Table, chain)

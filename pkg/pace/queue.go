@@ -120,7 +120,7 @@ const (
 	never = time.Duration(math.MaxInt64)
 )
 
-// QueueCounts counts since the beginning.
+// QueueCounts counts since the beginning, for one target.
 type QueueCounts struct {
 	Held       uint64 // flows that waited
 	Released   uint64 // flows that had their turn
@@ -143,11 +143,11 @@ type Queue struct {
 	actions []Action
 	next    int // of actions
 	arrived uint64
-	counts  QueueCounts
 }
 
 type queueTarget struct {
 	policy  Policy
+	counts  QueueCounts
 	line    line
 	waiting int           // flows, paced ones that are not in the line yet included
 	asked   *waiter       // who an answer is awaited for
@@ -227,11 +227,11 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 		w.group = t.policy.Source(f.Client.Addr())
 	}
 	if t.waiting >= t.policy.MaxWaiting {
-		q.counts.Overflowed++
+		t.counts.Overflowed++
 		q.refuse(w)
 		return
 	}
-	q.counts.Held++
+	t.counts.Held++
 	q.flows[f] = w
 	t.waiting++
 	if f.SYN && h.Remote {
@@ -268,11 +268,11 @@ func (q *Queue) Answer(now time.Duration, f Flow, o Outcome) {
 	case Full:
 		t.retry = now + retryAfter
 	case Gone:
-		q.counts.Gone++
+		t.counts.Gone++
 		q.leave(w)
 		q.verdicts(w, Drop)
 	case Claimed:
-		q.counts.Released++
+		t.counts.Released++
 		q.grant(now, w)
 	}
 	q.settle(now, t)
@@ -293,7 +293,7 @@ func (q *Queue) Tick(now time.Duration) {
 			w.expired = true
 			w.target.expired = append(w.target.expired, w)
 		default:
-			q.counts.Silent++
+			w.target.counts.Silent++
 			q.leave(w)
 			q.verdicts(w, Drop)
 			q.do(Action{Act: GiveUp, Flow: w.flow})
@@ -345,8 +345,13 @@ func (q *Queue) Waiting(target uint32) int {
 	return 0
 }
 
-// Counts returns what was counted.
-func (q *Queue) Counts() QueueCounts { return q.counts }
+// Counts returns what was counted for a target.
+func (q *Queue) Counts(target uint32) QueueCounts {
+	if t := q.targets[target]; t != nil {
+		return t.counts
+	}
+	return QueueCounts{}
+}
 
 // settle asks for the head of a target's line, or else refuses those whose
 // time is over: not before, since they may still be let in.
@@ -361,7 +366,7 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 	}
 	for _, w := range t.expired {
 		if !w.left {
-			q.counts.TimedOut++
+			t.counts.TimedOut++
 			q.leave(w)
 			q.refuse(w)
 		}
@@ -425,7 +430,7 @@ func (q *Queue) addPacket(w *waiter, p Packet) {
 	kept := w.packets[:0]
 	for _, old := range w.packets {
 		if w.flow.SYN || repeats(p, old) {
-			q.counts.Replaced++
+			w.target.counts.Replaced++
 			w.bytes -= old.Len
 			q.do(Action{Act: Drop, Flow: w.flow, Packet: old})
 			continue
@@ -434,7 +439,7 @@ func (q *Queue) addPacket(w *waiter, p Packet) {
 	}
 	w.packets = kept
 	if len(kept) > 0 && (len(kept) >= maxPackets || w.bytes+p.Len > maxBytes) {
-		q.counts.Excess++
+		w.target.counts.Excess++
 		q.do(Action{Act: Drop, Flow: w.flow, Packet: p})
 		return
 	}

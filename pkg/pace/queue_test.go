@@ -138,8 +138,8 @@ func TestTimeIsOver(t *testing.T) {
 		expect(t, "too early", pump(q, now+time.Second-1, &free))
 		q.Tick(now + time.Second)
 		expect(t, "time over", pump(q, now+time.Second, &free), want...)
-		if q.Waiting(1) != 0 || q.Counts().TimedOut != 1 {
-			t.Errorf("%d wait, %+v", q.Waiting(1), q.Counts())
+		if q.Waiting(1) != 0 || q.Counts(1).TimedOut != 1 {
+			t.Errorf("%d wait, %+v", q.Waiting(1), q.Counts(1))
 		}
 	}
 }
@@ -172,8 +172,8 @@ func TestPacketsOfAFlow(t *testing.T) {
 	free = 1
 	q.Wake(now, 1)
 	expect(t, "in", pump(q, now, &free), "in 1", "+4", "+5", "+6")
-	if q.Counts().Replaced != 3 || q.Counts().Held != 1 {
-		t.Errorf("%+v", q.Counts())
+	if q.Counts(1).Replaced != 3 || q.Counts(1).Held != 1 {
+		t.Errorf("%+v", q.Counts(1))
 	}
 
 	// It has all when nothing came for a moment.
@@ -257,11 +257,11 @@ func TestSilentClients(t *testing.T) {
 		syns  []time.Duration
 		until time.Duration // 0: never
 	}{
-		"gave up at once":   {times(), 1500 * time.Millisecond},
-		"gave up later":     {times(1.01, 3.02), 7540 * time.Millisecond},
-		"classic":           {times(1.01, 3.02, 7.05, 15.1), 0},
+		"gave up at once":       {times(), 1500 * time.Millisecond},
+		"gave up later":         {times(1.01, 3.02), 7540 * time.Millisecond},
+		"classic":               {times(1.01, 3.02, 7.05, 15.1), 0},
 		"linear, then doubling": {times(1.01, 2.03, 3.04, 4.06, 5.08, 7.2, 11.5, 19), 0},
-		"early":             {times(0.8, 2.6, 6.6, 14.7), 0},
+		"early":                 {times(0.8, 2.6, 6.6, 14.7), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, free := testQueue(Policy{MaxWait: time.Minute}), 0
@@ -281,7 +281,7 @@ func TestSilentClients(t *testing.T) {
 					continue
 				}
 				expect(t, "silent", did, fmt.Sprint("-", next), "give up 1")
-				if c.until == 0 || now-queueStart != c.until || q.Counts().Silent != 1 {
+				if c.until == 0 || now-queueStart != c.until || q.Counts(1).Silent != 1 {
 					t.Errorf("after %v", now-queueStart)
 				}
 				return
@@ -298,11 +298,11 @@ func TestSilentClients(t *testing.T) {
 		again := queueStart + 1400*time.Millisecond
 		q.Join(again, f, Packet{Seq: 2, Len: 1})
 		q.Tick(again + 1500*time.Millisecond - 1)
-		if pump(q, again, &free); q.Counts().Silent != 0 {
+		if pump(q, again, &free); q.Counts(1).Silent != 0 {
 			t.Error("too early")
 		}
 		q.Tick(again + 1500*time.Millisecond)
-		if q.Counts().Silent != 1 {
+		if q.Counts(1).Silent != 1 {
 			t.Error("measured from the attempt before")
 		}
 	})
@@ -522,7 +522,7 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 		if !paced && !newestFirst && !slices.IsSorted(g.order) {
 			t.Fatalf("somebody was overtaken: %v", g.order)
 		}
-		c := q.Counts()
+		c := q.Counts(1)
 		if c.Held != c.Released+c.TimedOut+c.Gone+c.Silent+uint64(q.Waiting(1)) {
 			t.Fatalf("%+v do not add up with %d waiting", c, q.Waiting(1))
 		}

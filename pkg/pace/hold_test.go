@@ -1,0 +1,674 @@
+package pace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+	"headgate/pkg/netfilter"
+	"headgate/pkg/scope"
+)
+
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+
+const (
+	testPort  = 8080
+	testMark  = 0x10000000
+	testNFQ   = 83
+	allowance = 300 * time.Millisecond // of a machine that is busy with other things
+)
+
+// fakeGate is the kernel's side: a limit, who is inside, who waits, and the
+// pace slots. What it has not seen it takes for an arrival.
+type fakeGate struct {
+	mu       sync.Mutex
+	limit    int
+	interval uint64 // 0: unpaced
+	slots    Slots
+	waiting  map[Flow]Hold
+	inside   map[Flow]bool
+	order    []Flow
+	gaveUp   int
+	said     int // calls of Delivered
+}
+
+func newFakeGate(limit int) *fakeGate {
+	return &fakeGate{limit: limit, waiting: make(map[Flow]Hold), inside: make(map[Flow]bool)}
+}
+
+func (g *fakeGate) Held(f Flow) (Hold, bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside[f] {
+		return Hold{}, false, nil
+	}
+	h, ok := g.waiting[f]
+	if !ok {
+		if g.interval > 0 {
+			slot, _ := g.slots.Take(uint64(monotonic()), g.interval, math.MaxUint64)
+			h.Release = time.Duration(slot)
+		}
+		g.waiting[f] = h
+	}
+	return h, true, nil
+}
+
+func (g *fakeGate) Claim(f Flow) (Outcome, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch _, ok := g.waiting[f]; {
+	case !ok:
+		return Gone, nil
+	case len(g.inside) >= g.limit:
+		return Full, nil
+	}
+	delete(g.waiting, f)
+	g.inside[f] = true
+	g.order = append(g.order, f)
+	return Claimed, nil
+}
+
+func (g *fakeGate) Delivered(Flow) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.said++
+	return nil
+}
+
+func (g *fakeGate) GiveUp(f Flow) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.waiting, f)
+	g.gaveUp++
+	return nil
+}
+
+// finish ends the n-th flow of all that came in.
+func (g *fakeGate) finish(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.inside, g.order[n])
+}
+
+// calls reads one of the gate's own counts.
+func (g *fakeGate) calls(n *int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return *n
+}
+
+func (g *fakeGate) setLimit(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limit = n
+}
+
+func (g *fakeGate) count() (waiting, inside int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiting), len(g.inside)
+}
+
+// rig is a server whose packets are held, and a client.
+type rig struct {
+	t      *testing.T
+	server *lab.Host
+	client *lab.Host
+	ns     *scope.Netns
+	rule   netfilter.Rule
+	gate   *fakeGate
+	holder *Holder
+	policy Policy
+}
+
+// What is marked, in the language of nft; the kernel's programs do it
+// otherwise.
+const (
+	markSYNs     = "tcp flags & (syn|ack) == syn"
+	markPayloads = "meta length > 100"
+)
+
+func newRig(t *testing.T, mark string, gate *fakeGate, p Policy) *rig {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("no nft: ", err)
+	}
+	l, err := lab.New("server", "client")
+	if errors.Is(err, lab.ErrNotRoot) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &rig{t: t, server: l.Host("server"), client: l.Host("client"), gate: gate, policy: p}
+	if r.policy.MaxWaiting == 0 {
+		r.policy.MaxWaiting = 1000
+	}
+	if r.policy.MaxWait == 0 {
+		r.policy.MaxWait = 20 * time.Second
+	}
+	if r.ns, err = scope.OpenNetns(r.server.NetNS); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.ns.Close() })
+	r.nft("add table inet test")
+	r.nft("add chain inet test before { type filter hook prerouting priority -310; }")
+	r.nft(fmt.Sprintf("add rule inet test before tcp dport %d %s meta mark set meta mark or %#x", testPort, mark, testMark))
+	r.rule = netfilter.Rule{Netns: r.ns, Mark: testMark, Queue: testNFQ}
+	if _, err := r.rule.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	return r
+}
+
+func (r *rig) open() {
+	r.t.Helper()
+	h, err := OpenHolder(HolderOptions{
+		Netns: r.ns, Queue: testNFQ, Mark: testMark, Gate: r.gate, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { h.Close() })
+	h.SetTarget(testPort, 1, r.policy)
+	r.holder = h
+}
+
+func (r *rig) nft(command string) {
+	r.t.Helper()
+	out, err := r.server.Command(context.Background(), "nft", command).CombinedOutput()
+	if err != nil {
+		r.t.Fatalf("nft %s: %v: %s", command, err, out)
+	}
+}
+
+// path is a way to the server.
+type path struct {
+	listen string
+	host   func(*rig) *lab.Host
+	dial   func(*rig) string
+}
+
+func remote(r *rig) *lab.Host { return r.client }
+func local(r *rig) *lab.Host  { return r.server }
+
+func port(a string) string { return net.JoinHostPort(a, fmt.Sprint(testPort)) }
+
+var paths = map[string]path{
+	"IPv4":            {"tcp4", remote, func(r *rig) string { return port(r.server.Addr4.String()) }},
+	"IPv6":            {"tcp6", remote, func(r *rig) string { return port(r.server.Addr6.String()) }},
+	"IPv4 dual stack": {"tcp", remote, func(r *rig) string { return port(r.server.Addr4.String()) }},
+	"IPv4 loopback":   {"tcp4", local, func(r *rig) string { return port("127.0.0.1") }},
+	"IPv6 loopback":   {"tcp6", local, func(r *rig) string { return port("::1") }},
+}
+
+// listen accepts what comes and notes when.
+func (r *rig) listen(network string, serve func(net.Conn)) (accepted func() []time.Time) {
+	r.t.Helper()
+	ln, err := r.server.Listen(network, fmt.Sprint(":", testPort))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var times []time.Time
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			times = append(times, time.Now())
+			mu.Unlock()
+			wg.Go(func() {
+				defer c.Close()
+				if serve != nil {
+					serve(c)
+				} else {
+					_, _ = io.Copy(io.Discard, c)
+				}
+			})
+		}
+	})
+	r.t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(times)
+	}
+}
+
+// dialed is how one connect ended.
+type dialed struct {
+	conn net.Conn
+	err  error
+	took time.Duration
+}
+
+// dial connects n times at once; wait returns when all are done.
+func (r *rig) dial(p path, n int, timeout time.Duration) (wait func() []dialed) {
+	results := make([]dialed, n)
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	for i := range results {
+		wg.Go(func() {
+			begin := time.Now()
+			c, err := p.host(r).Dial(ctx, "tcp", p.dial(r))
+			results[i] = dialed{c, err, time.Since(begin)}
+		})
+	}
+	r.t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		for _, d := range results {
+			if d.conn != nil {
+				d.conn.Close()
+			}
+		}
+	})
+	return func() []dialed {
+		wg.Wait()
+		return results
+	}
+}
+
+func (r *rig) await(what string, cond func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(3 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w, in := r.gate.count()
+			r.t.Fatalf("%s: not after 3s; %d wait, %d inside, %+v", what, w, in, r.holder.TargetStats(1).QueueCounts)
+		}
+	}
+}
+
+func (r *rig) awaitWaiting(n int) {
+	r.t.Helper()
+	r.await(fmt.Sprint(n, " wait"), func() bool { w, _ := r.gate.count(); return w == n })
+}
+
+func gaps(times []time.Time) (mean, sd time.Duration) {
+	var sum, squares float64
+	for i := 1; i < len(times); i++ {
+		d := float64(times[i].Sub(times[i-1]))
+		sum += d
+		squares += d * d
+	}
+	n := float64(len(times) - 1)
+	return time.Duration(sum / n), time.Duration(math.Sqrt(max(squares/n-sum*sum/n/n, 0)))
+}
+
+func TestBurstIsPaced(t *testing.T) {
+	const n, rate = 40, 20.0
+	gate := newFakeGate(1000)
+	gate.interval = Interval(rate)
+	r := newRig(t, markSYNs, gate, Policy{})
+	accepted := r.listen("tcp4", nil)
+	for i, d := range r.dial(paths["IPv4"], n, 20*time.Second)() {
+		if d.err != nil {
+			t.Fatalf("client %d: %v", i, d.err)
+		}
+	}
+	r.await("all accepted", func() bool { return len(accepted()) == n })
+	mean, sd := gaps(accepted())
+	s := r.holder.TargetStats(1)
+	t.Logf("%d at %v/s: mean gap %v, sd %v; late p50 %v p99 %v", n, rate, mean, sd, s.Late.Quantile(.5), s.Late.Quantile(.99))
+	if want := time.Duration(1e9 / rate); (mean - want).Abs() > want/50 {
+		t.Errorf("mean gap %v", mean)
+	}
+	if sd > 10*time.Millisecond {
+		t.Errorf("gaps differ by %v", sd)
+	}
+	if s.Held != n || s.Released != n || s.Waiting != 0 {
+		t.Errorf("%+v, %d wait", s.QueueCounts, s.Waiting)
+	}
+}
+
+// As many as there are slots come in, over every path; each end lets in the
+// next, in the order of their arrival.
+func TestFreeSlotLetsTheNextIn(t *testing.T) {
+	for name, p := range paths {
+		t.Run(name, func(t *testing.T) {
+			const n, limit = 30, 3
+			r := newRig(t, markSYNs, newFakeGate(limit), Policy{})
+			accepted := r.listen(p.listen, nil)
+			wait := r.dial(p, n, 10*time.Second)
+			r.awaitWaiting(n - limit)
+			for in := limit; in <= n; in++ {
+				r.await("let in", func() bool { return len(accepted()) == in })
+				if w, inside := r.gate.count(); w != n-in || inside != limit {
+					t.Fatalf("%d inside, %d wait", inside, w)
+				}
+				if in < n {
+					r.gate.finish(in - limit)
+					r.holder.Wake(1, monotonic())
+				}
+			}
+			for _, d := range wait() {
+				if d.err != nil {
+					t.Error(d.err)
+				}
+			}
+			s := r.holder.Stats()
+			t.Logf("hand-over p50 %v p99 %v of %d", s.HandOver.Quantile(.5), s.HandOver.Quantile(.99), s.HandOver.Count)
+			if s.HandOver.Count != n-limit || s.Errors != 0 || s.Lost != 0 {
+				t.Errorf("%d handed over, %d errors, %d lost", s.HandOver.Count, s.Errors, s.Lost)
+			}
+		})
+	}
+}
+
+func TestConnectIsRefusedWhenItsTimeIsOver(t *testing.T) {
+	for name, p := range paths {
+		t.Run(name, func(t *testing.T) {
+			const n, maxWait = 10, 50 * time.Millisecond
+			r := newRig(t, markSYNs, newFakeGate(0), Policy{MaxWait: maxWait, Reset: true})
+			accepted := r.listen(p.listen, nil)
+			var last time.Duration
+			for _, d := range r.dial(p, n, 5*time.Second)() {
+				last = max(last, d.took)
+				if !errors.Is(d.err, unix.ECONNREFUSED) || d.took < maxWait || d.took > maxWait+allowance {
+					t.Errorf("%v after %v", d.err, d.took)
+				}
+			}
+			r.await("given up", func() bool { return r.gate.calls(&r.gate.gaveUp) == n })
+			s := r.holder.TargetStats(1)
+			t.Logf("the last after %v", last)
+			if s.TimedOut != n || len(accepted()) != 0 {
+				t.Errorf("%+v, %d accepted", s.QueueCounts, len(accepted()))
+			}
+		})
+	}
+}
+
+// Where nothing may be said, the client tries again, and gets in when it can.
+func TestConnectIsDroppedWhenItsTimeIsOver(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(0), Policy{MaxWait: 50 * time.Millisecond})
+	r.listen("tcp4", nil)
+	wait := r.dial(paths["IPv4"], 1, 5*time.Second)
+	r.await("time over", func() bool { return r.holder.TargetStats(1).TimedOut == 1 })
+	r.gate.setLimit(1)
+	if d := wait()[0]; d.err != nil || d.took < 900*time.Millisecond || d.took > time.Second+allowance {
+		t.Errorf("%v after %v", d.err, d.took)
+	}
+}
+
+func TestWithoutAHolderAllPass(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
+	r.listen("tcp4", nil)
+	if err := r.holder.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, d := range r.dial(paths["IPv4"], 5, 5*time.Second)() {
+		if d.err != nil || d.took > allowance {
+			t.Errorf("%v after %v", d.err, d.took)
+		}
+	}
+}
+
+func TestCloseLetsAllGo(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
+	r.listen("tcp4", nil)
+	wait := r.dial(paths["IPv4"], 20, 5*time.Second)
+	r.awaitWaiting(20)
+	if err := r.holder.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, d := range wait() {
+		if d.err != nil || d.took > allowance {
+			t.Errorf("%v after %v", d.err, d.took)
+		}
+	}
+	if n := r.gate.calls(&r.gate.gaveUp); n != 20 {
+		t.Errorf("%d given up", n)
+	}
+}
+
+// A process that is killed leaves its socket to the kernel, which drops what
+// is held; clients come again, and pass since nobody holds them.
+func TestKilledHolder(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
+	r.listen("tcp4", nil)
+	wait := r.dial(paths["IPv4"], 20, 5*time.Second)
+	r.awaitWaiting(20)
+	r.holder.nfq.Con.Close()
+	for _, d := range wait() {
+		if d.err != nil || d.took > time.Second+allowance {
+			t.Errorf("%v after %v", d.err, d.took)
+		}
+	}
+}
+
+// A successor finds the rule full of packets, and holds what comes again.
+func TestHolderThatComesBack(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
+	r.listen("tcp4", nil)
+	wait := r.dial(paths["IPv4"], 20, 10*time.Second)
+	r.awaitWaiting(20)
+	r.holder.nfq.Con.Close()
+	r.open()
+	r.await("held again", func() bool { return r.holder.TargetStats(1).Waiting == 20 })
+	r.gate.setLimit(20)
+	r.holder.Wake(1, 0)
+	for _, d := range wait() {
+		if d.err != nil || d.took < 900*time.Millisecond || d.took > 1100*time.Millisecond+allowance {
+			t.Errorf("%v after %v", d.err, d.took)
+		}
+	}
+}
+
+// Whoever takes a hook out of the packet filter has the kernel drop all held
+// packets of the namespace without a word.
+func TestForeignHookIsRemoved(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("seen again before the slot %t", again), func(t *testing.T) {
+			const n = 20
+			r := newRig(t, markSYNs, newFakeGate(0), Policy{})
+			r.listen("tcp4", nil)
+			r.nft("add table inet foreign")
+			r.nft("add chain inet foreign in { type filter hook input priority 0; }")
+			wait := r.dial(paths["IPv4"], n, 10*time.Second)
+			r.awaitWaiting(n)
+			if q, err := netfilter.Queues(r.ns); err != nil || q[testNFQ].Held != n {
+				t.Fatalf("%v, %v", q, err)
+			}
+			r.nft("delete table inet foreign")
+			if q, err := netfilter.Queues(r.ns); err != nil || q[testNFQ].Held != 0 {
+				t.Fatalf("the kernel has learnt to keep them: %v, %v", q, err)
+			}
+			if again {
+				r.await("come again", func() bool { return r.holder.TargetStats(1).Replaced == n })
+			}
+			r.gate.setLimit(n)
+			r.holder.Wake(1, 0)
+			for _, d := range wait() {
+				if d.err != nil || d.took > 1100*time.Millisecond+allowance {
+					t.Errorf("%v after %v", d.err, d.took)
+				}
+			}
+			if _, inside := r.gate.count(); inside != n {
+				t.Errorf("%d inside", inside)
+			}
+			r.await("lost packets counted", func() bool { return r.holder.Stats().Lost == n })
+		})
+	}
+}
+
+func TestRuleIsNotRebuiltWhileAnythingIsHeld(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
+	r.listen("tcp4", nil)
+	wait := r.dial(paths["IPv4"], 1, 10*time.Second)
+	r.awaitWaiting(1)
+	r.nft("flush chain inet headgate hold")
+	if made, err := r.rule.Ensure(); !made || err != nil {
+		t.Errorf("the rule alone: %t, %v", made, err)
+	}
+	// Another chain of our name whose hook is elsewhere, with the old hook in
+	// use: nothing but to unregister it would help.
+	r.nft("rename chain inet headgate hold old")
+	r.nft("add chain inet headgate hold { type filter hook input priority 0; }")
+	if made, err := r.rule.Ensure(); made || !errors.Is(err, netfilter.ErrHeld) {
+		t.Errorf("the hook: %t, %v", made, err)
+	}
+	if q, _ := netfilter.Queues(r.ns); q[testNFQ].Held != 1 {
+		t.Errorf("lost: %v", q)
+	}
+	r.gate.setLimit(1)
+	r.holder.Wake(1, 0)
+	if d := wait()[0]; d.err != nil || d.took > allowance {
+		t.Errorf("%v after %v", d.err, d.took)
+	}
+	if made, err := r.rule.Ensure(); !made || err != nil {
+		t.Errorf("the hook, later: %t, %v", made, err)
+	}
+}
+
+func echo(c net.Conn) { _, _ = io.Copy(c, c) }
+
+// connect makes a connection whose SYN is not held.
+func (r *rig) connect(p path) net.Conn {
+	r.t.Helper()
+	d := r.dial(p, 1, 5*time.Second)()[0]
+	if d.err != nil {
+		r.t.Fatal(d.err)
+	}
+	_ = d.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	return d.conn
+}
+
+// A request of many packets that is held arrives whole and in order.
+func TestRequestIsHeldAndGoesOn(t *testing.T) {
+	for name, p := range paths {
+		for _, size := range []int{200, 300_000} {
+			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
+				r := newRig(t, markPayloads, newFakeGate(0), Policy{})
+				r.listen(p.listen, echo)
+				c := r.connect(p)
+				data := bytes.Repeat([]byte("0123456789abcdef!"), size/17+1)[:size]
+				got := make([]byte, size)
+				sent := make(chan error, 1)
+				go func() { _, err := c.Write(data); sent <- err }()
+				r.awaitWaiting(1)
+				time.Sleep(30 * time.Millisecond) // until the rest is here
+				r.gate.setLimit(1)
+				begin := time.Now()
+				r.holder.Wake(1, monotonic())
+				if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, data) {
+					t.Fatalf("%v, equal %t", err, bytes.Equal(got, data))
+				}
+				took := time.Since(begin)
+				if err := <-sent; err != nil {
+					t.Error(err)
+				}
+				r.await("delivered", func() bool { return r.gate.calls(&r.gate.said) == 1 })
+				s := r.holder.TargetStats(1)
+				t.Logf("%v after its slot; %+v, %+v", took, s.QueueCounts, r.holder.Stats().Packets)
+				if s.Held != 1 || s.Released != 1 {
+					t.Errorf("%+v", s.QueueCounts)
+				}
+			})
+		}
+	}
+}
+
+func TestRequestIsResetWhenItsTimeIsOver(t *testing.T) {
+	for name, p := range paths {
+		t.Run(name, func(t *testing.T) {
+			const maxWait = 50 * time.Millisecond
+			r := newRig(t, markPayloads, newFakeGate(0), Policy{MaxWait: maxWait, Reset: true})
+			ended := make(chan error, 1)
+			r.listen(p.listen, func(c net.Conn) {
+				n, err := c.Read(make([]byte, 1000))
+				if n > 0 {
+					err = errors.New("it got the request")
+				}
+				ended <- err
+			})
+			c := r.connect(p)
+			begin := time.Now()
+			if _, err := c.Write(make([]byte, 200)); err != nil {
+				t.Fatal(err)
+			}
+			_, err := c.Read(make([]byte, 1))
+			if took := time.Since(begin); !errors.Is(err, unix.ECONNRESET) || took < maxWait || took > maxWait+allowance {
+				t.Errorf("client: %v after %v", err, took)
+			}
+			if err := <-ended; !errors.Is(err, unix.ECONNABORTED) {
+				t.Errorf("server: %v", err)
+			}
+			r.await("given up", func() bool { return r.gate.calls(&r.gate.gaveUp) == 1 })
+			if n := r.holder.Stats().Errors; n != 0 {
+				t.Errorf("%d errors", n)
+			}
+		})
+	}
+}
+
+// The mark does not go further than the queue.
+func TestMarkIsCleared(t *testing.T) {
+	r := newRig(t, markSYNs, newFakeGate(1), Policy{})
+	r.nft("add chain inet test after { type filter hook prerouting priority -290; }")
+	r.nft("add rule inet test before tcp dport 8080 meta mark set meta mark or 0x5")
+	r.nft("add rule inet test after tcp flags & (syn|ack) == syn meta mark 0x5 counter")
+	r.listen("tcp4", nil)
+	r.connect(paths["IPv4"])
+	out, err := r.server.Command(context.Background(), "nft", "list chain inet test after").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "counter packets 1 ") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// What is no flow of a target is let go, whatever it is.
+func TestNotHeld(t *testing.T) {
+	gate := newFakeGate(0)
+	r := newRig(t, markSYNs, gate, Policy{})
+	r.nft("add rule inet test before tcp dport 8081 meta mark set 0x10000000")
+	r.nft("add rule inet test before meta l4proto udp meta mark set 0x10000000")
+	ln, err := r.server.Listen("tcp4", ":8081")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := r.client.Dial(context.Background(), "tcp", netip.AddrPortFrom(r.server.Addr4, 8081).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	u, err := r.client.Dial(context.Background(), "udp", netip.AddrPortFrom(r.server.Addr4, 9).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if _, err := u.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("UDP: %v", err)
+	}
+	if s := r.holder.Stats(); s.Passed < 3 || s.Passed != s.Packets {
+		t.Errorf("%d of %d passed", s.Passed, s.Packets)
+	}
+}
