@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -600,5 +601,31 @@ func TestPinned(t *testing.T) {
 	}
 	if cookies, err = Pinned(b.dir + "/none"); len(cookies) > 0 || err != nil {
 		t.Errorf("Pinned() = %v, %v", cookies, err)
+	}
+}
+
+// A bridge says that a port is gone when it only left the bridge.
+func TestBridgePort(t *testing.T) {
+	b := newBench(t)
+	b.veth("v0", "v1")
+	b.output("ip", "link", "add", "br0", "type", "bridge")
+	b.output("ip", "link", "set", "v0", "master", "br0")
+	h, err := newHost(b.ns, nil, Options{Dir: b.dir})
+	b.must(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := h.watch(ctx)
+	b.must(err)
+	b.output("ip", "link", "set", "v0", "nomaster")
+	b.must(b.nl.LinkSetName(b.link("v0"), "last"))
+	for c := range changes {
+		if c.gone {
+			t.Errorf("told of %+v", c)
+		}
+		if c.name == "last" {
+			break
+		}
+	}
+	cancel()
+	for range changes { // until it has closed its socket
 	}
 }

@@ -23,8 +23,8 @@ func (a *Attacher) Sync() error {
 	return errors.Join(errs...)
 }
 
-// pass lists the devices and acts on those that are new, renamed, due for
-// another try or among suspects; when full, on every one. It returns an error
+// pass lists the devices and acts on those that are new, due for another try
+// or among suspects; when full, on every one. It returns an error
 // that concerns them all.
 func (a *Attacher) pass(suspects map[int]bool, full bool) error {
 	if a.noProg {
@@ -57,8 +57,6 @@ func (a *Attacher) pass(suspects map[int]bool, full bool) error {
 			case t == nil:
 				t = &tracked{}
 				a.devices[d.Index] = t
-				suspect = true
-			case t.Device != d:
 				suspect = true
 			case full:
 			case suspect:
