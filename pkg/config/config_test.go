@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"headgate/pkg/controller"
+	"headgate/pkg/pace"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -22,6 +24,12 @@ func parse(t *testing.T, text string, in Input) (*Config, error) {
 	}
 	return Parse([]byte(text), in)
 }
+
+// What a rule has that gives neither hold nor pace.
+var (
+	unheld  = Hold{MaxWaiting: 1000, Order: "fifo"}
+	unpaced = Pace{Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}}
+)
 
 func TestDefaults(t *testing.T) {
 	got, err := parse(t, "rules: [{port: 8080}]", Input{})
@@ -41,6 +49,8 @@ func TestDefaults(t *testing.T) {
 			Unit:   "connection",
 			Signal: "service",
 			Limit:  Limit{Algorithm: "guarded"},
+			Hold:   unheld,
+			Pace:   unpaced,
 			Reject: "reset",
 		}},
 	}
@@ -60,8 +70,11 @@ mode: observe
 rules:
   - name: shop
     ports: [8080, 8443]
-    unit: connection
+    unit: request
+    end: first_byte
     signal: rtt
+    hold: {max_waiting: 500, order: lifo}
+    pace: {rate: 12.5, max_wait: 20s, warm_up: {period: 10s, cold_factor: 5}}
     reject: reset
     limit: {algorithm: gradient2, initial: 30, min: 10, max: 300, long_window: 5m,
             queue_size: "sqrt(limit), at least 4", rtt_tolerance: 2, few_samples: drop}
@@ -69,10 +82,14 @@ rules:
     port: 8080
     mode: enforce
     warm_up: 60s
+    reject: drop
+    pace: {rate: auto, headroom: 1.5}
     limit: {algorithm: blog, growth: per_window}
-  - {name: none, port: 1, force: true, limit: {algorithm: fixed, initial: 0, min: 0}}
+  - {name: none, port: 1, force: true, hold: {max_wait: 0s}, limit: {algorithm: fixed, initial: 0, min: 0}}
 defaults: # in force for the rules above it as well
   limit: {algorithm: blog, min: 7, smoothing: 0.3}
+  hold: {max_wait: 10ms}
+  pace: {headroom: 2}
 `, Input{})
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +104,12 @@ defaults: # in force for the rules above it as well
 		Rules: []Rule{
 			{
 				Name: "shop", Ports: []uint16{8080, 8443}, Mode: "observe",
-				Unit: "connection", Signal: "rtt", Reject: "reset",
+				Unit: "request", Signal: "rtt", Reject: "reset",
+				Hold: Hold{MaxWait: 10 * time.Millisecond, MaxWaiting: 500, Order: "lifo"},
+				Pace: Pace{
+					Rate: Rate{PerSecond: 12.5}, MaxWait: 20 * time.Second, Headroom: 2,
+					WarmUp: Ramp{Period: 10 * time.Second, ColdFactor: 5},
+				},
 				Limit: Limit{Algorithm: "gradient2", Params: controller.Params{
 					Initial: ptr(30), Min: ptr(10), Max: ptr(300),
 					LongWindow:   &controller.Horizon{Time: 5 * time.Minute},
@@ -98,7 +120,9 @@ defaults: # in force for the rules above it as well
 			{
 				Name: "port-8080", Ports: []uint16{8080}, Mode: "enforce",
 				Scope: Scope{Netns: "blue"}, WarmUp: ptr(time.Minute),
-				Unit: "connection", Signal: "service", Reject: "reset",
+				Unit: "connection", Signal: "service", Reject: "drop",
+				Hold: Hold{MaxWait: 10 * time.Millisecond, MaxWaiting: 1000, Order: "fifo"},
+				Pace: Pace{Rate: Rate{Auto: true}, Headroom: 1.5, WarmUp: Ramp{ColdFactor: 3}},
 				Limit: Limit{Algorithm: "blog", Params: controller.Params{
 					Min: ptr(7), Smoothing: ptr(0.3), Growth: ptr(controller.PerWindow),
 				}},
@@ -106,6 +130,8 @@ defaults: # in force for the rules above it as well
 			{
 				Name: "none", Ports: []uint16{1}, Mode: "observe", Force: true,
 				Unit: "connection", Signal: "service", Reject: "reset",
+				Hold:  Hold{MaxWait: 0, MaxWaiting: 1000, Order: "fifo"},
+				Pace:  Pace{Headroom: 2, WarmUp: Ramp{ColdFactor: 3}},
 				Limit: Limit{Algorithm: "fixed", Params: controller.Params{Initial: ptr(0), Min: ptr(0)}},
 			},
 		},
@@ -206,6 +232,95 @@ func TestExamples(t *testing.T) {
 	for _, f := range files {
 		if _, err := Load(Input{File: f}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	for text, want := range map[string]struct{ paced, waits, ingress bool }{
+		"":                                 {},
+		"unit: request":                    {ingress: true},
+		"reject: drop":                     {ingress: true},
+		"hold: {max_wait: 1ms}":            {waits: true, ingress: true},
+		"hold: {max_wait: 0s}":             {},
+		"pace: {rate: 10}":                 {paced: true},
+		"pace: {rate: auto}":               {paced: true},
+		"pace: {rate: 10, max_wait: 1s}":   {paced: true, waits: true, ingress: true},
+		"pace: {rate: none, max_wait: 1s}": {},
+		"hold: {max_waiting: 5}, pace: {rate: 10, max_wait: 1s}": {paced: true, waits: true, ingress: true},
+	} {
+		c, err := parse(t, "rules: [{port: 1, "+text+"}]", Input{})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		r := &c.Rules[0]
+		if r.Paced() != want.paced || r.Waits() != want.waits || r.NeedsIngress() != want.ingress {
+			t.Errorf("%s: paced %v, waits %v, needs ingress %v", text, r.Paced(), r.Waits(), r.NeedsIngress())
+		}
+	}
+}
+
+// A rule is as its defaults where it says nothing, and what the defaults say
+// and it has no use for is no error.
+func TestDefaultsOfWaits(t *testing.T) {
+	c, err := parse(t, `
+defaults:
+  unit: request
+  end: first_byte
+  hold: {max_wait: 1s}
+  pace: {rate: 100, max_wait: 2s, headroom: 3, warm_up: {period: 10s}}
+rules:
+  - {port: 1, hold: {order: lifo}}
+  - {port: 2, unit: connection, hold: {max_wait: 0s}, pace: {rate: none}}
+  - {port: 3, pace: {rate: auto, warm_up: {period: 0s}}}
+`, Input{Ports: []string{"4"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := Pace{
+		Rate: Rate{PerSecond: 100}, MaxWait: 2 * time.Second, Headroom: 3,
+		WarmUp: Ramp{Period: 10 * time.Second, ColdFactor: 3},
+	}
+	off, auto := slow, slow
+	off.Rate, auto.Rate, auto.WarmUp.Period = Rate{}, Rate{Auto: true}, 0
+	hold := Hold{MaxWait: time.Second, MaxWaiting: 1000, Order: "fifo"}
+	lifo := hold
+	lifo.Order = "lifo"
+	for i, want := range []Rule{
+		{Unit: "request", Hold: lifo, Pace: slow},
+		{Unit: "connection", Hold: unheld, Pace: off},
+		{Unit: "request", Hold: hold, Pace: auto},
+		{Unit: "request", Hold: hold, Pace: slow},
+	} {
+		r := c.Rules[i]
+		if d := cmp.Diff(want, Rule{Unit: r.Unit, Hold: r.Hold, Pace: r.Pace}); d != "" {
+			t.Errorf("rule %d: %s", i, d)
+		}
+	}
+}
+
+// What can be set is what can be paced.
+func TestPaceBounds(t *testing.T) {
+	if minRate != pace.MinRate || maxRate != pace.MaxRate {
+		t.Errorf("rates from %v to %v, not %v to %v", minRate, maxRate, pace.MinRate, pace.MaxRate)
+	}
+	for _, period := range []time.Duration{minRamp, maxRamp} {
+		for _, factor := range []int{minColdFactor, maxColdFactor} {
+			if _, err := pace.NewWarmPacer(pace.Ramp{Rate: 1000, Period: period, ColdFactor: factor}, maxWait, 1); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestStrings(t *testing.T) {
+	for want, s := range map[string]fmt.Stringer{
+		"none": Rate{}, "auto": Rate{Auto: true}, "0.001": Rate{PerSecond: 1e-3}, "1000000": Rate{PerSecond: 1e6},
+		"first_byte": End{}, "idle 20ms": End{Idle: 20 * time.Millisecond},
+	} {
+		if got := s.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ var errorCases = map[string]struct {
 		text: "lisen: x\nrules:\n  - port: 80\n    limits: {}\n    limit: {maxx: 3}\n    scope: {net: a}\n",
 		want: []string{
 			"1:1: lisen: unknown key; the keys here are defaults, lease, listen, mode, rules, state, web_config, window",
-			"4:5: rules[0].limits: unknown key; the keys here are force, limit, mode, name, port, ports, reject, scope, signal, unit, warm_up",
+			"4:5: rules[0].limits: unknown key; the keys here are end, force, hold, limit, mode, name, pace, port, ports, reject, scope, signal, unit, warm_up",
 			"5:13: rules[0].limit.maxx: unknown key; the keys here are algorithm, ",
 			"6:13: rules[0].scope.net: unknown key; the keys here are netns",
 		},
@@ -29,32 +29,114 @@ var errorCases = map[string]struct {
 		text: `rules:
   - port: 80
     unit: request
-    end: first_byte
+    end: {idle: 20ms}
     signal: accept
-    hold: {max_wait: 10ms}
-    pace: {rate: 10}
-    reject: drop
     exempt: [10.0.0.0/8]
     per_source: {limit: 20}
     classes: []
     scope: {pods: {namespace: shop}}
-defaults: {hold: {}, scope: {cgroup: "*"}}
+defaults: {exempt: [], scope: {cgroup: "*"}}
 `,
 		want: []string{
-			"3:11: rules[0].unit: this version does not support request",
-			`4:5: rules[0].end: this version does not support the key "end"`,
+			`4:11: rules[0].end.idle: this version does not support the key "idle"`,
 			"5:13: rules[0].signal: this version does not support accept",
-			`6:5: rules[0].hold: this version does not support the key "hold"`,
-			`7:5: rules[0].pace: this version does not support the key "pace"`,
-			"8:13: rules[0].reject: this version does not support drop",
-			`9:5: rules[0].exempt: this version does not support the key "exempt"`,
-			`10:5: rules[0].per_source: this version does not support the key "per_source"`,
-			`11:5: rules[0].classes: this version does not support the key "classes"`,
-			`12:13: rules[0].scope.pods: this version does not support the key "pods"`,
-			`13:12: defaults.hold: this version does not support the key "hold"`,
-			`13:30: defaults.scope.cgroup: this version does not support the key "cgroup"`,
+			`6:5: rules[0].exempt: this version does not support the key "exempt"`,
+			`7:5: rules[0].per_source: this version does not support the key "per_source"`,
+			`8:5: rules[0].classes: this version does not support the key "classes"`,
+			`9:13: rules[0].scope.pods: this version does not support the key "pods"`,
+			`10:12: defaults.exempt: this version does not support the key "exempt"`,
+			`10:32: defaults.scope.cgroup: this version does not support the key "cgroup"`,
 		},
 	},
+	"units": {
+		text: `defaults: {signal: connection}
+rules:
+  - {port: 1, unit: requests}
+  - {port: 2, end: first_byte}
+  - {port: 3, unit: request, end: last_byte, signal: service}
+  - {port: 4, unit: request, reject: drop}
+  - {port: 5, unit: request, reject: fin, signal: rtt}
+  - {port: 6, unit: request, end: {idel: 1s}, signal: rtt}
+`,
+		want: []string{
+			"1:20: defaults.signal: the lifetime of a connection says nothing of the requests on it; with unit: request this is service or rtt",
+			`3:21: rules[0].unit: "requests" is not one of: connection, request`,
+			"4:20: rules[1].end: says when a request is over, but the unit is connection",
+			`5:35: rules[2].end: "last_byte" is not one of: first_byte`,
+			"6:38: rules[3].reject: a request cannot be dropped, since TCP would send it again and again; with unit: request this is reset",
+			`7:38: rules[4].reject: "fin" is not one of: reset, drop`,
+			"8:36: rules[5].end.idel: unknown key; the keys here are idle",
+		},
+	},
+	"holds": {
+		text: `rules:
+  - {port: 1, hold: {max_wait: -1ms, max_waiting: 0, order: random, most: 1}}
+  - {port: 2, hold: {max_wait: 3601s, max_waiting: 16385}}
+  - {port: 3, hold: {}}
+  - {port: 4, hold: {order: lifo}}
+  - {port: 5, hold: {max_waiting: 10}, pace: {rate: 10}}
+  - {port: 6, hold: 10ms}
+  - {port: 7, hold: {max_wait: 0s, order: lifo}}
+  - port: 8
+    hold:
+`,
+		want: []string{
+			"2:32: rules[0].hold.max_wait: -1ms is not from 0s to 1h0m0s",
+			"2:51: rules[0].hold.max_waiting: 0 is not from 1 to 16384",
+			`2:61: rules[0].hold.order: "random" is not one of: fifo, lifo`,
+			"2:69: rules[0].hold.most: unknown key; the keys here are max_wait, max_waiting, order",
+			"3:32: rules[1].hold.max_wait: 1h0m1s is not from 0s to 1h0m0s",
+			"3:52: rules[1].hold.max_waiting: 16385 is not from 1 to 16384",
+			"4:21: rules[2].hold: nothing waits without a max_wait here or in pace",
+			"5:21: rules[3].hold: nothing waits without a max_wait here or in pace",
+			"6:21: rules[4].hold: nothing waits without a max_wait here or in pace",
+			"7:21: rules[5].hold: want keys with values, not a single value",
+			"7:21: rules[5].hold: nothing waits without a max_wait here or in pace",
+			"10:5: rules[7].hold: nothing waits without a max_wait here or in pace",
+		},
+	},
+	"paces": {
+		text: `rules:
+  - {port: 1, pace: {rate: 0, max_wait: 2h, headroom: 0.09, warm_up: {period: 999ms, cold_factor: 1}}}
+  - {port: 2, pace: {rate: 1000001, headroom: 11, warm_up: {period: 25h, cold_factor: 1001}}}
+  - {port: 3, pace: {rate: fast}}
+  - {port: 4, pace: {rate: .nan}}
+  - {port: 5, pace: {rate: nan}}
+  - {port: 6, pace: {rate: [1]}}
+  - {port: 7, pace: {}}
+  - {port: 8, pace: {max_wait: 1s}}
+  - {port: 9, pace: {rate: 10, headroom: 2}}
+  - {port: 10, pace: {rate: auto, warm_up: {period: 10s}}}
+  - {port: 11, pace: {rate: 10, warm_up: {cold_factor: 4}}}
+  - {port: 12, pace: {rate: 0.19, warm_up: {period: 10s}}}
+  - {port: 13, pace: {rate: 0.21, warm_up: {period: 10s}}}
+  - {port: 14, pace: {rate: auto, headroom: -.inf}}
+`,
+		want: []string{
+			"2:28: rules[0].pace.rate: 0 is not from 0.001 to 1000000",
+			"2:41: rules[0].pace.max_wait: 2h0m0s is not from 0s to 1h0m0s",
+			"2:55: rules[0].pace.headroom: 0.09 is not from 0.1 to 10",
+			"2:79: rules[0].pace.warm_up.period: 999ms is neither 0s nor from 1s to 24h0m0s",
+			"2:99: rules[0].pace.warm_up.cold_factor: 1 is not from 2 to 1000",
+			"3:28: rules[1].pace.rate: 1.000001e+06 is not from 0.001 to 1000000",
+			"3:47: rules[1].pace.headroom: 11 is not from 0.1 to 10",
+			"3:69: rules[1].pace.warm_up.period: 25h0m0s is neither 0s nor from 1s to 24h0m0s",
+			"3:87: rules[1].pace.warm_up.cold_factor: 1001 is not from 2 to 1000",
+			`4:28: rules[2].pace.rate: "fast" is neither a number nor auto nor none`,
+			`5:28: rules[3].pace.rate: ".nan" is neither a number nor auto nor none`,
+			"6:28: rules[4].pace.rate: NaN is not from 0.001 to 1000000",
+			"7:28: rules[5].pace.rate: want a number, auto or none, not a list",
+			"8:21: rules[6].pace: has no rate",
+			"9:21: rules[7].pace: has no rate",
+			"10:42: rules[8].pace.headroom: is a factor of rate: auto, but the rate is 10",
+			"11:53: rules[9].pace.warm_up.period: not with rate: auto, which begins at the initial limit and rises with it; 0s turns the warm-up off",
+			"12:42: rules[10].pace.warm_up: has no period",
+			"13:53: rules[11].pace.warm_up.period: 10s at 0.19 a second has room for 1 of the 2 units (cold_factor - 1) that a warm-up needs at least",
+			`15:45: rules[13].pace.headroom: "-.inf" is not a number`,
+		},
+	},
+	"the defaults' warm-up": {"defaults: {pace: {warm_up: {period: 10s}}}\nrules: [{port: 1, pace: {rate: auto}}]", Input{}, []string{
+		"1:37: defaults.pace.warm_up.period: not with rate: auto"}},
 	"ports": {
 		text: "rules:\n- port: 0\n- port: 70000\n- ports: [80, -1, 1.5, x, 0x50, 080, [1]]\n- port:\n- port: [81]\n- {}\n- ports: []\n- {port: 1, ports: [2]}\n",
 		want: []string{

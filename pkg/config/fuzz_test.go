@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"headgate/pkg/pace"
 )
 
 // FuzzParse: whatever a file holds, Parse returns a configuration that can be
@@ -37,6 +39,15 @@ func FuzzParse(f *testing.F) {
 					t.Errorf("accepted %+v", x.Rule)
 				}
 				seen[key] = true
+				if x.Rule.Unit == UnitRequest && x.Rule.Reject == RejectDrop || x.Rule.Waits() && x.Rule.Hold.MaxWaiting < 1 {
+					t.Errorf("accepted %+v", x.Rule)
+				}
+				if p := x.Rule.Pace; p.Rate.PerSecond > 0 && p.WarmUp.Period > 0 {
+					ramp := pace.Ramp{Rate: p.Rate.PerSecond, Period: p.WarmUp.Period, ColdFactor: p.WarmUp.ColdFactor}
+					if _, err := pace.NewWarmPacer(ramp, p.MaxWait, 1); err != nil {
+						t.Errorf("accepted %+v: %v", p, err)
+					}
+				}
 				if _, err := x.NewAlgorithm(); err != nil {
 					t.Error(err)
 				}

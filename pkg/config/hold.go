@@ -67,12 +67,13 @@ type Pace struct {
 
 // Ramp is how a cold target is brought up to its rate.
 type Ramp struct {
-	// Period is about how long the way up takes, 1s to 24h, and 0s for no
-	// warm-up. In it at least as many units must pass as ColdFactor - 1.
+	// Period is about how long the way up takes, 1s to 24h, or 0s: there is no
+	// warm-up. It must have room for as many units as ColdFactor - 1.
 	Period time.Duration `yaml:"period"`
 
-	// ColdFactor is how many times slower than its rate the coldest target is,
-	// 2 to 1000.
+	// ColdFactor is by how many times the coldest target is slower than its
+	// rate, 2 to 1000. A target whose rate is below so many units a second is
+	// cold once, at its start, and not again.
 	ColdFactor int `yaml:"cold_factor"`
 }
 
@@ -90,8 +91,11 @@ func (r Rate) String() string {
 	case r.PerSecond == 0:
 		return "none"
 	}
-	return strconv.FormatFloat(r.PerSecond, 'g', -1, 64)
+	return decimal(r.PerSecond)
 }
+
+// decimal formats without an exponent.
+func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 // Paced reports whether the rule has a pace.
 func (r *Rule) Paced() bool { return r.Pace.Rate != Rate{} }

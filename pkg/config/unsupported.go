@@ -10,17 +10,13 @@ import (
 // not act on, as they are spelled in a rule. They are refused by name rather
 // than as a misspelling.
 var unsupported = map[string]bool{
-	"rule.end":            true,
-	"rule.hold":           true,
-	"rule.pace":           true,
+	"rule.end.idle":       true,
 	"rule.exempt":         true,
 	"rule.per_source":     true,
 	"rule.classes":        true,
 	"rule.scope.pods":     true,
 	"rule.scope.cgroup":   true,
-	"rule.unit: request":  true,
 	"rule.signal: accept": true,
-	"rule.reject: drop":   true,
 }
 
 var rulePrefix = regexp.MustCompile(`^(rules\[\d+\]|defaults)\.`)

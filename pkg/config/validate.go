@@ -32,10 +32,12 @@ func (d *decoder) validate(c *Config, sshPort uint16) {
 		}
 		r, o := &c.Rules[i], d.rules[i]
 		own := d.validatePorts(r, o, targets)
-		if _, given := d.at[o.at.key+".name"]; given || own {
+		if _, given := d.own(o, "name"); given || own {
 			d.validateName(r, o, names)
 		}
 		d.validateLimit(r, o)
+		d.validateUnit(r, o)
+		d.validateWaits(r, o)
 		for j, port := range r.Ports {
 			switch {
 			case r.Force || r.Scope != (Scope{}):
@@ -83,12 +85,12 @@ func (d *decoder) validateName(r *Rule, o origin, seen map[string]place) {
 // neither is a name made from them.
 func (d *decoder) validatePorts(r *Rule, o origin, seen map[target]place) bool {
 	own := len(r.Ports) > 0
-	port, one := d.at[o.at.key+".port"]
-	_, several := d.at[o.at.key+".ports"]
+	port, one := d.own(o, "port")
+	_, several := d.own(o, "ports")
 	if one && several {
 		d.failf(port, "port and ports cannot both be given")
 	}
-	_, some := d.at[o.at.key+".ports[0]"]
+	_, some := d.own(o, "ports[0]")
 	if !one && !some && !own {
 		d.failf(o.at, "the rule has no port")
 	}
@@ -140,8 +142,8 @@ func (d *decoder) where(keys ...string) place {
 	return place{file: cmp.Or(d.file, "configuration"), key: keys[0]}
 }
 
-// whereRule returns where a key of a rule's limit is, in the rule or in the
-// defaults.
+// whereRule returns where a key of a rule or of its limit is, in the rule or in
+// the defaults.
 func (d *decoder) whereRule(o origin, key string) place {
 	var keys []string
 	for _, rule := range []string{o.at.key, "defaults"} {
