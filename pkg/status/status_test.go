@@ -12,17 +12,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// contract is the documented form of status -o json, field by field.
+// contract is the documented form of status -o json, field by field: first the
+// one that other programs were promised, with what was added to it since.
 const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true},
  "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce",
-   "algorithm": "guarded", "limit": 57, "in_flight": 12, "waiting": 0, "pending": 0,
+   "algorithm": "guarded", "limit": 57, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
    "signal": "service", "window": {"samples": 110, "mean_seconds": 0.0203, "p50_seconds": 0.02, "p99_seconds": 0.031},
    "baseline_seconds": 0.0199, "gradient": 0.98, "throughput_per_second": 540.2,
    "tcp_rtt_seconds": {"handshake_p50": 0.0001, "min": 0.00001, "p50": 0.0002},
+   "hold": {"max_wait_seconds": 0.01, "max_waiting": 1000, "order": "fifo"},
    "pace": {"rate_per_second": 0, "max_wait_seconds": 0},
    "accept_queue": {"length": 0, "max": 511, "overflows_total": 0},
    "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "hold_timeout": 0},
-   "held_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10,
+   "held_total": 0, "bypassed_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10,
    "last_change": {"reason": "gradient", "seconds_ago": 0.4}}]}`
 
 func TestJSON(t *testing.T) {
@@ -84,6 +86,21 @@ a-rule-..  443 netns:cu.. observe 40000/65536    25us        - 123k/s would 7.2M
 	if d := cmp.Diff(want, table(t, s)); d != "" {
 		t.Error(d)
 	}
+
+	s.Capabilities = nil
+	s.Targets[1] = Target{
+		Rule: "backend", Port: 9000, Scope: "host", Mode: "enforce", Limit: 10, InFlight: 10, Waiting: 90,
+		Hold: Hold{MaxWaiting: 1000}, RejectedTotal: Rejected{Limit: 1, Pace: 2, HoldTimeout: 4},
+	}
+	want = `headgate 1.2.3, mode enforce, lease 3s
+
+RULE    PORT SCOPE MODE    IN FLIGHT WAIT LATENCY BASELINE  DONE REJECTED
+shop    8080 host  enforce     12/57    -  20.3ms   19.9ms 540/s        4
+backend 9000 host  enforce     10/10   90       -        -   0/s        7
+`
+	if d := cmp.Diff(want, table(t, s)); d != "" {
+		t.Error(d)
+	}
 	if got := table(t, Status{Version: "1", Mode: "observe"}); got != "headgate 1, mode observe, lease -\nno targets\n" {
 		t.Error(got)
 	}
@@ -97,6 +114,7 @@ func TestTableWidth(t *testing.T) {
 			Rule: rapid.String().Draw(t, "rule"), Port: rapid.Uint16().Draw(t, "port"),
 			Scope: rapid.String().Draw(t, "scope"), Mode: rapid.SampledFrom([]string{"enforce", "observe"}).Draw(t, "mode"),
 			Limit: rapid.IntRange(-1, 1<<30).Draw(t, "limit"), InFlight: rapid.IntRange(-1, 1<<30).Draw(t, "in flight"),
+			Waiting: rapid.IntRange(-1, 1<<30).Draw(t, "waiting"), Hold: Hold{MaxWaiting: rapid.IntRange(0, 1).Draw(t, "holds")},
 			Window: Window{MeanSeconds: number.Draw(t, "mean")}, BaselineSeconds: number.Draw(t, "baseline"),
 			ThroughputPerSecond: number.Draw(t, "rate"), WouldRejectTotal: rapid.Uint64().Draw(t, "would"),
 			RejectedTotal: Rejected{Limit: rapid.Uint64().Draw(t, "rejected")},
@@ -115,6 +133,19 @@ func TestTableWidth(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Every cell as wide as it can be.
+func TestWidestTable(t *testing.T) {
+	widest := Target{
+		Rule: strings.Repeat("r", 63), Port: 65535, Scope: "netns:" + strings.Repeat("n", 250), Mode: "observe",
+		Limit: 99999, InFlight: 99999, Waiting: 16384, Hold: Hold{MaxWaiting: 16384},
+		Window: Window{MeanSeconds: 12345}, BaselineSeconds: 12345, ThroughputPerSecond: 99999, WouldRejectTotal: 1234567,
+	}
+	lines := strings.Split(table(t, Status{Targets: []Target{widest}}), "\n")
+	if n := len(lines[len(lines)-2]); n != Width {
+		t.Errorf("%d wide: %q", n, lines)
+	}
 }
 
 func TestNumbers(t *testing.T) {

@@ -15,14 +15,16 @@ import (
 const Width = 80
 
 // The columns that are shortened when a table would be too wide, the widest
-// first, and what is left of them at least.
+// first, and what is left of them at least; and the one that is left out where
+// no target holds.
 const (
 	ruleColumn  = 0
 	scopeColumn = 2
-	leastColumn = 6
+	leastColumn = 5
+	waitColumn  = 5
 )
 
-var header = []string{"RULE", "PORT", "SCOPE", "MODE", "IN FLIGHT", "LATENCY", "BASELINE", "DONE", "REJECTED"}
+var header = []string{"RULE", "PORT", "SCOPE", "MODE", "IN FLIGHT", "WAIT", "LATENCY", "BASELINE", "DONE", "REJECTED"}
 
 // WriteTable writes the status as text, a line a target, at most Width wide.
 func (s *Status) WriteTable(w io.Writer) error {
@@ -49,11 +51,18 @@ func (s *Status) WriteTable(w io.Writer) error {
 }
 
 func (s *Status) writeRows(b *strings.Builder) {
-	rows := [][]string{header}
+	rows := [][]string{slices.Clone(header)}
+	holds := false
 	for i := range s.Targets {
 		rows = append(rows, s.Targets[i].cells())
+		holds = holds || s.Targets[i].Hold.MaxWaiting > 0
 	}
-	widths := make([]int, len(header))
+	if !holds {
+		for i, row := range rows {
+			rows[i] = slices.Delete(row, waitColumn, waitColumn+1)
+		}
+	}
+	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
@@ -89,11 +98,20 @@ func (t *Target) cells() []string {
 		printable(t.Scope),
 		printable(t.Mode),
 		Count(float64(t.InFlight)) + "/" + Count(float64(t.Limit)),
+		t.wait(),
 		Seconds(t.Window.MeanSeconds),
 		Seconds(t.BaselineSeconds),
 		Count(t.ThroughputPerSecond) + "/s",
 		rejected,
 	}
+}
+
+// wait is how many wait; a dash where none can.
+func (t *Target) wait() string {
+	if t.Hold.MaxWaiting == 0 {
+		return "-"
+	}
+	return Count(float64(t.Waiting))
 }
 
 func (r Rejected) sum() uint64 { return r.Limit + r.Pace + r.Source + r.HoldTimeout }
