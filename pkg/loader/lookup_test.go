@@ -435,3 +435,25 @@ func TestLookupAtOnce(t *testing.T) {
 		t.Errorf("peak %d, want %d", r.Peak, limit)
 	}
 }
+
+// No update of the count is lost between CPUs: clients that send the same SYN
+// again and again take a slot and give it back each time.
+func TestLookupLosesNoUpdate(t *testing.T) {
+	const threads, times = 4, 50_000
+	d := newDoorman(t)
+	d.order(enforce(threads))
+	var wg sync.WaitGroup
+	for i := range threads {
+		wg.Go(func() {
+			s := synFrom(fmt.Sprintf("198.51.100.%d:1", i+1))
+			if _, err := d.prog.Run(&ebpf.RunOptions{Context: s.context(), Repeat: times}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	r := d.reading()
+	if r.InFlight != threads-int(r.Expired) || r.Pending != r.InFlight {
+		t.Errorf("%d clients: %+v", threads, r)
+	}
+}
