@@ -11,10 +11,11 @@
 #include "maps.h"
 
 /*
- * Long enough for a handshake over any ordinary path, short enough that SYNs
- * that nobody follows up do not hold slots for long.
+ * Long enough for a handshake over any ordinary path, and for one SYN-ACK that
+ * is lost and sent again after a second; short enough that SYNs that nobody
+ * follows up do not hold slots for long.
  */
-#define RESERVATION_TTL 1000000000ULL
+#define RESERVATION_TTL 1500000000ULL
 #define SWEEP_INTERVAL 100000000ULL
 
 /* Tries to take a slot before other CPUs' traffic is let win; never seen above 4. */
@@ -175,21 +176,27 @@ static __always_inline enum verdict admit(struct bpf_sk_lookup *ctx, struct pend
 	struct pending p = { .expires = now + RESERVATION_TTL };
 	struct target_state *st = state_of(key->target);
 	struct target_conf *conf = conf_of(key->target);
+	__u32 limit;
 	bool taken;
 	long err;
 
 	if (!conf || !st)
 		return ADMIT;
+	limit = limit_now(conf, st);
 
-	taken = try_take_slot(st, conf->tick, limit_now(conf, st));
-	if (!taken && st->pending && sweep(now))
-		taken = try_take_slot(st, conf->tick, limit_now(conf, st));
-	if (!taken && st->pending) {
-		/* The ACK that answers a SYN cookie, or a SYN that was sent again? */
+	/*
+	 * The ACK that answers a SYN cookie, or a SYN that was sent again, has
+	 * its slot. Where there are enough it does not matter if that is noticed
+	 * only below; at the last one it would keep another out.
+	 */
+	if (st->pending && in_flight(st->units) + 1 >= limit) {
 		KEY_ADDRESSES(key, ctx);
 		if (bpf_map_lookup_elem(&pendings, key))
 			return ADMIT;
+		if (in_flight(st->units) >= limit)
+			sweep(now);
 	}
+	taken = try_take_slot(st, conf->tick, limit);
 	if (!taken && refuse(key->target, conf, st, now) == REJECT)
 		return REJECT;
 

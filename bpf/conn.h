@@ -21,10 +21,29 @@ static __always_inline __u32 signal_of(__u32 target)
 	return conf ? conf->signal : SIGNAL_SERVICE;
 }
 
+/* No request is open any more. */
+static __always_inline void conn_idle(struct conn *c)
+{
+	if (__sync_lock_test_and_set(&c->asked, 0))
+		COUNT(c->target, answered);
+}
+
+/*
+ * A request is open, whose last byte so far came in now. Exchanges order this
+ * and the end of the connection: whoever comes second sees the other.
+ */
+static __always_inline void conn_asked(struct conn *c, __u64 now)
+{
+	if (!__sync_lock_test_and_set(&c->asked, now))
+		COUNT(c->target, asked);
+	if (!c->counted)
+		conn_idle(c);
+}
+
 /* A request has its response, so long after its last byte came in. */
 static __always_inline void conn_answered(struct conn *c, __u64 took)
 {
-	c->asked = 0;
+	conn_idle(c);
 	c->first = 0;
 	sample(c->target, SIGNAL_SERVICE, took);
 	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
@@ -49,6 +68,7 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
 		conn_answered(c, c->first);
+	conn_idle(c);
 	cohort_leave(c, now - c->joined);
 }
 

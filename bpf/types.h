@@ -73,6 +73,8 @@ struct target_counters {
 	__u64 pending_full; /* no room for a reservation: let in without one */
 	__u64 conn_full;    /* no memory for a connection's record: not counted */
 	__u64 unadoptable;  /* older connections that this kernel cannot follow */
+	__u64 asked;        /* times that a request was opened on an idle connection */
+	__u64 answered;     /* times that one was idle again; the difference is busy */
 	__u64 samples[SIGNALS];
 	__u64 sum[SIGNALS]; /* ns */
 };

@@ -91,6 +91,8 @@ type headgateTargetCounters struct {
 	PendingFull uint64
 	ConnFull    uint64
 	Unadoptable uint64
+	Asked       uint64
+	Answered    uint64
 	Samples     [4]uint64
 	Sum         [4]uint64
 }

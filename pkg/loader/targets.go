@@ -62,6 +62,10 @@ type Reading struct {
 	ConnFull    uint64 // not counted, for lack of memory
 	Unadoptable uint64 // older connections that could not be followed
 
+	// Busy is how many connections have a request open. It is counted from
+	// the packets, and 0 where these are not seen.
+	Busy int
+
 	Samples [signals]uint64
 	Sum     [signals]time.Duration
 
@@ -276,8 +280,11 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		CohortSum:    time.Duration(co.Sum),
 		CohortStarts: co.Starts,
 	}
+	var asked, answered uint64
 	for i := range cpus {
 		c := &cpus[i]
+		asked += c.Asked
+		answered += c.Answered
 		r.Admitted += c.Converted + c.Unreserved + c.Adopted
 		r.Adopted += c.Adopted
 		r.Finished += c.Finished
@@ -292,6 +299,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 			r.Sum[s] += time.Duration(c.Sum[s])
 		}
 	}
+	r.Busy = int(max(int64(asked-answered), 0)) // of different CPUs, read one after the other
 	return r
 }
 
