@@ -50,6 +50,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	c->counted = 1;
 	take_slot(st, conf->tick);
 	COUNT(target, adopted);
+	conn_rest(c);
 }
 
 #endif

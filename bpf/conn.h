@@ -21,33 +21,33 @@ static __always_inline __u32 signal_of(__u32 target)
 	return conf ? conf->signal : SIGNAL_SERVICE;
 }
 
-/* No request is open any more. */
-static __always_inline void conn_idle(struct conn *c)
+static __always_inline void conn_wake(struct conn *c)
 {
-	if (__sync_lock_test_and_set(&c->asked, 0))
-		COUNT(c->target, answered);
+	if (__sync_lock_test_and_set(&c->resting, 0))
+		COUNT(c->target, woken);
 }
 
 /*
- * A request is open, whose last byte so far came in now. Exchanges order this
+ * Nothing is asked on the connection, but it is kept open. Exchanges order this
  * and the end of the connection: whoever comes second sees the other.
  */
-static __always_inline void conn_asked(struct conn *c, __u64 now)
+static __always_inline void conn_rest(struct conn *c)
 {
-	if (!__sync_lock_test_and_set(&c->asked, now))
-		COUNT(c->target, asked);
+	if (!__sync_lock_test_and_set(&c->resting, 1))
+		COUNT(c->target, rested);
 	if (!c->counted)
-		conn_idle(c);
+		conn_wake(c);
 }
 
 /* A request has its response, so long after its last byte came in. */
 static __always_inline void conn_answered(struct conn *c, __u64 took)
 {
-	conn_idle(c);
+	c->asked = 0;
 	c->first = 0;
 	sample(c->target, SIGNAL_SERVICE, took);
 	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_leave(c, took);
+	conn_rest(c);
 }
 
 /*
@@ -68,7 +68,7 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
 		conn_answered(c, c->first);
-	conn_idle(c);
+	conn_wake(c);
 	cohort_leave(c, now - c->joined);
 }
 

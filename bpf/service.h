@@ -184,7 +184,8 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 	if (!is_request(skb, c, &s))
 		return;
 	now = bpf_ktime_get_ns();
-	conn_asked(c, now);
+	c->asked = now;
+	conn_wake(c);
 	if (c->cohort && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_join(c, now);
 }

@@ -27,7 +27,7 @@ type target struct {
 	mode   config.Mode
 
 	last     loader.Reading
-	idle     int // connections with no request open, at the last step
+	idle     int // connections that are only kept open, at the last step
 	decision controller.Decision
 	tick     uint32 // of the order in force
 	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
@@ -174,15 +174,15 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	return t.order()
 }
 
-// idleIn is how many connections of a reading have no request open. Algorithms
-// reason about work (Little's law: busy = throughput x time), and a connection
-// that is only kept open is none. Without this, a few idle ones would hold the
-// whole limit and let nobody in.
+// idleIn is how many connections of a reading are only kept open. Algorithms
+// reason about work (Little's law: busy = throughput x time), and these are
+// none. Without this, a few idle ones would hold the whole limit and let nobody
+// in.
 func (t *target) idleIn(r loader.Reading) int {
 	if !t.adaptive || !t.timed {
 		return 0
 	}
-	return max(r.InFlight-r.Pending-r.Busy, 0)
+	return min(r.Idle, r.InFlight)
 }
 
 // enforced turns a limit of units that are worked on into one of connections.

@@ -25,10 +25,12 @@ type headgateConn struct {
 	_       structs.HostLayout
 	Target  uint32
 	Counted uint32
+	Resting uint32
 	Flags   uint32
 	InEnd   uint32
 	OutEnd  uint32
 	Cohort  uint32
+	Pad     uint32
 	Joined  uint64
 	Opened  uint64
 	Asked   uint64
@@ -91,8 +93,8 @@ type headgateTargetCounters struct {
 	PendingFull uint64
 	ConnFull    uint64
 	Unadoptable uint64
-	Asked       uint64
-	Answered    uint64
+	Rested      uint64
+	Woken       uint64
 	Samples     [4]uint64
 	Sum         [4]uint64
 }

@@ -62,9 +62,9 @@ type Reading struct {
 	ConnFull    uint64 // not counted, for lack of memory
 	Unadoptable uint64 // older connections that could not be followed
 
-	// Busy is how many connections have a request open. It is counted from
-	// the packets, and 0 where these are not seen.
-	Busy int
+	// Idle is how many connections are kept open for a next request, or were
+	// adopted and have asked nothing since. It is counted from the packets.
+	Idle int
 
 	Samples [signals]uint64
 	Sum     [signals]time.Duration
@@ -280,11 +280,11 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		CohortSum:    time.Duration(co.Sum),
 		CohortStarts: co.Starts,
 	}
-	var asked, answered uint64
+	var rested, woken uint64
 	for i := range cpus {
 		c := &cpus[i]
-		asked += c.Asked
-		answered += c.Answered
+		rested += c.Rested
+		woken += c.Woken
 		r.Admitted += c.Converted + c.Unreserved + c.Adopted
 		r.Adopted += c.Adopted
 		r.Finished += c.Finished
@@ -299,7 +299,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 			r.Sum[s] += time.Duration(c.Sum[s])
 		}
 	}
-	r.Busy = int(max(int64(asked-answered), 0)) // of different CPUs, read one after the other
+	r.Idle = int(max(int64(rested-woken), 0)) // of different CPUs, read one after the other
 	return r
 }
 
