@@ -12,10 +12,11 @@
 #include "slots.h"
 
 /*
- * Long enough for a handshake over any ordinary path, short enough that SYNs
- * that nobody follows up do not hold slots for long.
+ * Long enough for a handshake over any ordinary path, and for one SYN-ACK that
+ * is lost and sent again after a second; short enough that SYNs that nobody
+ * follows up do not hold slots for long.
  */
-#define RESERVATION_TTL 1000000000ULL
+#define RESERVATION_TTL 1500000000ULL
 #define SWEEP_INTERVAL 100000000ULL
 
 #define EEXIST 17

@@ -54,6 +54,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	}
 	take_slot(st, conf->tick, 0);
 	COUNT(target, adopted);
+	conn_rest(c);
 }
 
 #endif

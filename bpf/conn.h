@@ -21,6 +21,24 @@ static __always_inline __u32 signal_of(__u32 target)
 	return conf ? conf->signal : SIGNAL_SERVICE;
 }
 
+static __always_inline void conn_wake(struct conn *c)
+{
+	if (__sync_lock_test_and_set(&c->resting, 0))
+		COUNT(c->target, woken);
+}
+
+/*
+ * Nothing is asked on the connection, but it is kept open. Exchanges order this
+ * and the end of the connection: whoever comes second sees the other.
+ */
+static __always_inline void conn_rest(struct conn *c)
+{
+	if (!__sync_lock_test_and_set(&c->resting, 1))
+		COUNT(c->target, rested);
+	if (!c->counted)
+		conn_wake(c);
+}
+
 /* A request has its response, so long after its last byte came in. */
 static __always_inline void conn_answered(struct conn *c, __u64 took)
 {
@@ -29,6 +47,7 @@ static __always_inline void conn_answered(struct conn *c, __u64 took)
 	sample(c->target, SIGNAL_SERVICE, took);
 	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_leave(c, took);
+	conn_rest(c);
 	if (c->per_request)
 		request_finish(c);
 }
@@ -54,6 +73,7 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
 		conn_answered(c, c->first);
+	conn_wake(c);
 	cohort_leave(c, now - c->joined);
 	if (c->per_request)
 		request_finish(c);

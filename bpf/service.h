@@ -68,6 +68,7 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 	}
 	now = bpf_ktime_get_ns();
 	c->asked = now;
+	conn_wake(c);
 	if (c->cohort && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_join(c, now);
 }

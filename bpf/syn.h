@@ -24,13 +24,15 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 	__u64 release;
 	enum verdict v;
 
-	if (st->pending) {
-		/*
-		 * Known already? It passed a device, is sent again, or is the
-		 * ACK that answers a SYN cookie.
-		 */
-		if ((conf->flags & TARGET_INGRESS || in_flight(st->units) >= limit_now(conf, st)) &&
-		    bpf_map_lookup_elem(&pendings, key))
+	/*
+	 * It passed a device, is sent again, or is the ACK that answers a SYN
+	 * cookie? Then it has its slot. Where there are enough it does not matter
+	 * if that is noticed only in reserve(); at the last one it would keep
+	 * another out.
+	 */
+	if (st->pending && (conf->flags & TARGET_INGRESS ||
+			    in_flight(st->units) + 1 >= limit_now(conf, st))) {
+		if (bpf_map_lookup_elem(&pendings, key))
 			return true;
 		if (in_flight(st->units) >= limit_now(conf, st))
 			sweep(now);

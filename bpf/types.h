@@ -89,6 +89,8 @@ struct target_counters {
 	__u64 bypassed;     /* of these, those that came in with nobody to hold them */
 	__u64 rejected_pace; /* their pace slot was too far off */
 	__u64 hold_full;    /* no room to hold one more */
+	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
+	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
 	__u64 samples[SIGNALS];
 	__u64 sum[SIGNALS]; /* ns */
 };
@@ -157,10 +159,12 @@ enum request_state {
 struct conn {
 	__u32 target;
 	__u32 counted;   /* 1 while it holds a slot */
+	__u32 resting;   /* 1 while it is kept open for a next request */
 	__u32 flags;     /* not atomic: packets only, the slot does not depend on it */
 	__u32 in_end;    /* sequence number behind the newest byte received */
 	__u32 out_end;   /* the same for bytes sent */
 	__u32 cohort;    /* epoch of the cohort that it may join, or is in; 0: none */
+	__u32 pad;
 	__u64 joined;    /* when its unit in the cohort began, ns; 0: it is in none */
 	__u64 opened;    /* ns */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */

@@ -30,6 +30,26 @@ rules:
 ` + "```" + `
 `
 
+const configTogether = `
+| key | goes with | an error with |
+|---|---|---|
+| ` + "`end`" + ` | ` + "`unit: request`" + ` | ` + "`unit: connection`" + ` |
+| ` + "`signal: connection`" + ` | ` + "`unit: connection`" + ` | ` + "`unit: request`" + ` |
+| ` + "`reject: drop`" + ` | ` + "`unit: connection`" + ` | ` + "`unit: request`" + ` |
+| ` + "`hold.max_waiting`, `hold.order`" + ` | a ` + "`max_wait`" + ` above 0s, of ` + "`hold`" + ` or of ` + "`pace`" + ` | neither |
+| any of ` + "`pace`" + ` | ` + "`pace.rate`" + `, a number or auto | no rate |
+| ` + "`pace.headroom`" + ` | ` + "`rate: auto`" + ` | a number |
+| ` + "`pace.warm_up`" + ` | a number | ` + "`rate: auto`" + ` |
+
+Every algorithm goes with every pace: with ` + "`algorithm: fixed`" + `, ` + "`rate: auto`" + ` follows the latency alone. What ` + "`defaults`" + `
+say of ` + "`end`, `hold`" + ` and ` + "`pace`" + ` counts for the rules that have a use for it, and is no error for the others, but for
+` + "`warm_up` with `rate: auto`" + `.
+
+A rule with ` + "`unit: request`, with `reject: drop`" + `, or where something can wait, has its arrivals looked at on the
+network devices of its scope; any other costs the devices nothing. While the mode is observe nothing waits, and
+nothing is paced.
+`
+
 // configPage returns the reference of the configuration.
 func configPage(root string) (string, error) {
 	cfg, err := parsePackage(filepath.Join(root, "pkg/config"))
@@ -50,6 +70,13 @@ func configPage(root string) (string, error) {
 	p.structure(cfg, "Limit", "rules[].limit.", reflect.ValueOf(config.DefaultRule().Limit))
 	p.params()
 	p.algorithms()
+	rule := config.DefaultRule()
+	p.print("\n## The hold of a rule\n")
+	p.structure(cfg, "Hold", "rules[].hold.", reflect.ValueOf(rule.Hold))
+	p.print("\n## The pace of a rule\n")
+	p.structure(cfg, "Pace", "rules[].pace.", reflect.ValueOf(rule.Pace))
+	p.structure(cfg, "Ramp", "rules[].pace.warm_up.", reflect.ValueOf(rule.Pace.WarmUp))
+	p.print("\n## What goes together\n%s", configTogether)
 	p.environment()
 	p.unsupported()
 	return p.text.String(), p.err

@@ -29,10 +29,8 @@ func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 	c := &crowd{failed: make(map[error]int)}
 	t.Cleanup(c.close)
 	family := unix.AF_INET6
-	var addr unix.Sockaddr = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 	if to.Addr().Is4() {
 		family = unix.AF_INET
-		addr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	}
 	err := from.Do(func() error {
 		for range n {
@@ -52,6 +50,7 @@ func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 	errs := make([]error, n)
 	for thread := range crowdThreads {
 		group.Go(func() {
+			addr := sockaddr(to)
 			<-start
 			for i := thread; i < n; i += crowdThreads {
 				errs[i] = unix.Connect(c.connecting[i], addr)
@@ -71,6 +70,13 @@ func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 		}
 	}
 	return c
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
 // wait waits until every connect has ended, or for a time.

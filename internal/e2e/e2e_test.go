@@ -6,8 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"headgate/internal/lab"
 )
 
@@ -16,27 +14,8 @@ import (
 var bpffs string
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
 	if handled, code := childMain(os.Args[1:]); handled {
-		return code
+		os.Exit(code)
 	}
-	if os.Geteuid() != 0 {
-		return lab.Main(m)
-	}
-	dir, err := os.MkdirTemp("", lab.Prefix+"bpf-")
-	if err != nil {
-		panic(err)
-	}
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		panic(err)
-	}
-	bpffs = dir
-	defer func() {
-		_ = unix.Unmount(dir, unix.MNT_DETACH)
-		_ = os.Remove(dir)
-	}()
-	return lab.Main(m, dir)
+	os.Exit(lab.MainBPF(m, &bpffs))
 }

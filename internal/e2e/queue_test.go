@@ -12,7 +12,7 @@ import (
 
 // reservationTTL is how long a handshake may hold a slot: RESERVATION_TTL of
 // bpf/admit.h.
-const reservationTTL = time.Second
+const reservationTTL = 1500 * time.Millisecond
 
 // listenOnly makes a listener that nobody accepts from, with a queue of
 // backlog+1 connections (the kernel's way of counting).

@@ -122,8 +122,13 @@ func TestMultipathTCP(t *testing.T) {
 			t.Errorf("connect over the limit (Multipath TCP: %v): %v, want it refused", multipath, err)
 		}
 	}
-	for _, c := range conns {
-		c.Close()
+	// By RST and by FIN, some of either kind.
+	for i, c := range conns {
+		if i < each {
+			reset(t, c)
+		} else if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	k.closeAll()
 	awaitInFlight(t, a, 0)

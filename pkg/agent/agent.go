@@ -130,11 +130,17 @@ func (a *Agent) attach() error {
 		if err := a.gate.Adopt(s.netns); err != nil {
 			return fmt.Errorf("scope %s: %w", s.scope, err)
 		}
-		if err := a.watchListeners(s, now); err != nil {
-			return fmt.Errorf("scope %s: %w", s.scope, err)
-		}
 	}
-	return a.gate.Prune()
+	// The status is right from the start, and no listener goes unnoticed that
+	// appears from here on.
+	readings, err := a.gate.Read()
+	if err != nil {
+		return err
+	}
+	for _, t := range a.targets {
+		t.last = readings[t.id]
+	}
+	return errors.Join(a.watchAllListeners(now), a.gate.Prune())
 }
 
 func (a *Agent) addTargets(now time.Duration) error {

@@ -56,8 +56,9 @@ func (a *Agent) watchListeners(s *scopeState, now time.Duration) error {
 		q.queued += l.Queued
 		q.backlog += l.Backlog
 		q.dropped += l.Dropped
-		queues[l.Port] = q
 		errs = append(errs, a.own(l.CgroupID, now))
+		q.timed = (q.timed || !queues[l.Port].present) && a.owners[l.CgroupID] != nil
+		queues[l.Port] = q
 	}
 	for port, t := range s.targets {
 		t.listen(queues[port])

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"log/slog"
+	"math"
 	"time"
 
 	"headgate/pkg/config"
@@ -26,9 +27,16 @@ type target struct {
 	mode   config.Mode
 
 	last     loader.Reading
+	idle     int // connections that are only kept open, at the last step
 	decision controller.Decision
 	tick     uint32 // of the order in force
 	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
+
+	// adaptive: the limit follows the service time, and so is one of work.
+	// timed: the packets of its connections are seen. most: the configured max.
+	adaptive bool
+	timed    bool
+	most     int
 
 	// quantiles: the algorithm wants the sizes of the samples, not just the sum.
 	quantiles bool
@@ -45,6 +53,7 @@ type target struct {
 // listenerState is that of all listeners of a port together.
 type listenerState struct {
 	present   bool
+	timed     bool   // their packets are seen
 	queued    int    // connections that nobody has accepted yet
 	backlog   int    // most of them
 	dropped   uint64 // connections lost to a full queue, as the kernel counts
@@ -63,7 +72,13 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 	}
 	p := t.Rule.Limit.Params
 	signal := signalOf(t.Rule.Signal)
+	most := math.MaxInt32
+	if p.Max != nil {
+		most = *p.Max
+	}
 	return &target{
+		adaptive:  signal == loader.Service && t.Rule.Limit.Algorithm != "fixed",
+		most:      most,
 		key:       key,
 		config:    t,
 		algo:      algo,
@@ -107,16 +122,18 @@ func (t *target) adopt(r loader.Reading) {
 // step makes an order from what the kernel has counted since the last step.
 func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loader.Order {
 	s := t.signal
+	idle := t.idle
+	t.idle = t.idleIn(r)
 	in := controller.Tick{
 		Now:         now,
 		Samples:     r.Samples[s] - t.last.Samples[s],
 		Sum:         r.Sum[s] - t.last.Sum[s],
-		MaxInFlight: max(t.last.InFlight, r.InFlight),
+		MaxInFlight: max(t.last.InFlight-idle, r.InFlight-t.idle),
 		Refused:     r.Rejected - t.last.Rejected + r.WouldReject - t.last.WouldReject,
 		Observing:   t.mode == config.ModeObserve,
 	}
 	if r.PeakTick == t.tick {
-		in.MaxInFlight = max(in.MaxInFlight, r.Peak)
+		in.MaxInFlight = max(in.MaxInFlight, r.Peak-min(idle, t.idle))
 	}
 	if t.quantiles && in.Samples > 0 {
 		t.perTick.Next(&t.total, &t.window)
@@ -157,12 +174,28 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	return t.order()
 }
 
+// idleIn is how many connections of a reading are only kept open. Algorithms
+// reason about work (Little's law: busy = throughput x time), and these are
+// none. Without this, a few idle ones would hold the whole limit and let nobody
+// in.
+func (t *target) idleIn(r loader.Reading) int {
+	if !t.adaptive || !t.timed {
+		return 0
+	}
+	return min(r.Idle, r.InFlight)
+}
+
+// enforced turns a limit of units that are worked on into one of connections.
+func (t *target) enforced(limit int) int {
+	return min(limit+t.idle, max(t.most, limit))
+}
+
 func (t *target) order() loader.Order {
 	d := t.decision
 	return loader.Order{
 		Enforce:      t.mode == config.ModeEnforce,
-		Limit:        d.Limit,
-		AfterRefusal: d.AfterRefusal,
+		Limit:        t.enforced(d.Limit),
+		AfterRefusal: t.enforced(d.AfterRefusal),
 		Signal:       t.signal,
 		Tick:         t.tick,
 		CohortEpoch:  d.CohortEpoch + t.epoch,
@@ -179,6 +212,9 @@ func (t *target) listen(now listenerState) {
 		now.overflows += now.dropped - was.dropped
 	}
 	t.listener = now
+	if now.present {
+		t.timed = now.timed
+	}
 }
 
 // status reports the target.
@@ -199,7 +235,7 @@ func (t *target) status(now time.Duration) status.Target {
 		Unit:      string(rule.Unit),
 		Mode:      string(t.mode),
 		Algorithm: rule.Limit.Algorithm,
-		Limit:     t.decision.Limit,
+		Limit:     t.enforced(t.decision.Limit),
 		InFlight:  r.InFlight,
 		Pending:   r.Pending,
 		Signal:    string(rule.Signal),

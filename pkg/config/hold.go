@@ -24,8 +24,8 @@ func (e End) String() string {
 type Hold struct {
 	// MaxWait is the longest wait for a free slot, 0s to 1h, counted from the
 	// arrival, or from the pace slot of a unit that has one. After that the
-	// unit is refused. With 0s none waits for a free slot. Clients wait on top
-	// of what they wait for already: stay below their own timeouts.
+	// unit is refused. With 0s none waits for a free slot. A client has a
+	// timeout of its own: stay well below it.
 	MaxWait time.Duration `yaml:"max_wait"`
 
 	// MaxWaiting is the most units of a target that wait at once, for a free
@@ -55,8 +55,8 @@ type Pace struct {
 
 	// Headroom is the factor of rate: auto, 0.1 to 10. Above 1 it is the limit
 	// that decides on a busy target, and the pace only smooths; below 1 the
-	// limit is never reached, and an algorithm that adapts it has nothing to
-	// go by.
+	// limit is hardly ever reached, and an algorithm that adapts it has little
+	// to go by.
 	Headroom float64 `yaml:"headroom"`
 
 	// WarmUp brings a cold target up to its rate: one that was started, or has
@@ -101,7 +101,7 @@ func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 func (r *Rule) Paced() bool { return r.Pace.Rate != Rate{} }
 
 // Waits reports whether a unit can have to wait, for a free slot or for its
-// turn in the pace. Without, Hold.MaxWaiting and Hold.Order mean nothing.
+// turn in the pace. If not, Hold.MaxWaiting and Hold.Order mean nothing.
 func (r *Rule) Waits() bool {
 	return r.Hold.MaxWait > 0 || r.Paced() && r.Pace.MaxWait > 0
 }

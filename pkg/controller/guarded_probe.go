@@ -47,7 +47,13 @@ func (g *Guarded) cohort(c Cohort) Cohort {
 }
 
 func (g *Guarded) probeOver(now float64, c Cohort) bool {
-	if float64(g.cohort(c).Done) >= probeDone*float64(g.probe.size) || now >= g.probe.end {
+	p, units := &g.probe, g.cohort(c)
+	if float64(units.Done) >= probeDone*float64(p.size) || now >= p.end {
+		return true
+	}
+	// What was in flight when it began has had the time to finish twice over
+	// and still leaves no room: it is idle, and no probe gets past it.
+	if g.baseline > 0 && units.Admitted == 0 && now-p.begun > 2*(g.rtt+g.p.Window.Seconds()) {
 		return true
 	}
 	return g.baseline == 0 && g.window.samples >= startSamples
@@ -74,6 +80,8 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 	p.count++
 	p.endedAt = now
 	if done == 0 {
+		p.doubt = false
+		p.gap = g.nextGap(now - p.begun)
 		return
 	}
 	mean := min(max((c.Sum+c.Ages).Seconds()/done, 1e-9), 4*g.baseline)
@@ -91,7 +99,7 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 }
 
 // nextGap keeps a probe to a tenth of the time, and makes it rarer while
-// probes confirm the baseline.
+// probes confirm the baseline, or tell nothing.
 func (g *Guarded) nextGap(length float64) float64 {
 	least := max(g.p.ProbeMin.Seconds(), probeSpacing*length)
 	if g.probe.doubt {

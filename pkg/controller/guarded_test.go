@@ -85,3 +85,41 @@ func TestGuardedLearnsNoOverloadWhileObserving(t *testing.T) {
 		t.Errorf("after a minute of watching an overload the limit is %d; the server carries 16", d.Limit)
 	}
 }
+
+// Requests that hang (a long poll, a stream) hold slots and finish nothing. A
+// probe that lowers the limit below their number admits nobody: it has to end
+// before the port is closed for long.
+func TestGuardedGivesUpAProbeThatHungUnitsBlock(t *testing.T) {
+	g, err := NewGuarded(DefaultGuardedParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const service = 20 * time.Millisecond
+	const hung, workers = 12, 16
+	now := time.Duration(0)
+	limit, blocked, longest, probes := 20, 0, 0, 0
+	for range 1200 { // two minutes
+		now += 100 * time.Millisecond
+		in := Tick{Now: now, Refused: 100, MaxInFlight: max(limit, hung)}
+		in.Cohort.Epoch = g.decision.CohortEpoch
+		if busy := min(limit-hung, workers); busy > 0 {
+			blocked = 0
+			in.Samples = uint64(busy * 5)
+			in.Sum = time.Duration(in.Samples) * service * time.Duration(limit-hung) / time.Duration(busy)
+			size := g.decision.CohortSize
+			in.Cohort = Cohort{Epoch: in.Cohort.Epoch, Admitted: size, Done: size, Sum: time.Duration(size) * in.Sum / time.Duration(in.Samples)}
+		} else {
+			blocked++
+			longest = max(longest, blocked)
+			probes++
+		}
+		limit = g.Decide(in).Limit
+	}
+	t.Logf("nobody let in for %d of 1200 ticks, at most %d in a row", probes, longest)
+	if probes == 0 {
+		t.Error("no probe was blocked: there was nothing to give up")
+	}
+	if longest > 5 {
+		t.Errorf("nobody was let in for %d ticks in a row, with a round trip of a third of a tick", longest)
+	}
+}

@@ -24,12 +24,9 @@ import (
 // them: there is one on each device, and a packet is counted once, throughout.
 func TestKilledFiveTimes(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
-		want := []string{"tcx hg_test"}
-		if legacy {
-			want = []string{"filter hg_test"}
-		}
-		t.Run(want[0], func(t *testing.T) {
+		t.Run(fmt.Sprint("legacy ", legacy), func(t *testing.T) {
 			b := newBench(t)
+			want := b.want(legacy)
 			b.veth("v0", "v1")
 			check := func(when string) {
 				t.Helper()
@@ -49,7 +46,7 @@ func TestKilledFiveTimes(t *testing.T) {
 				kill()
 				check(fmt.Sprint("after kill ", i))
 			}
-			if legacy {
+			if want[0] == "filter hg_test" {
 				progs, _ := pins{b.dir, b.ns.Cookie()}.list(progPin)
 				if len(progs) != 1 {
 					t.Errorf("%d programs are kept", len(progs))
@@ -58,7 +55,7 @@ func TestKilledFiveTimes(t *testing.T) {
 			if _, err := exec.LookPath("bpftool"); err == nil {
 				shown := b.output("bpftool", "net", "show")
 				n := strings.Count(shown, "hg_test") + strings.Count(shown, filterName)
-				if n == 0 && !legacy {
+				if n == 0 && want[0] == "tcx hg_test" {
 					t.Log("this bpftool does not know TCX")
 				} else if n != 3 {
 					t.Errorf("bpftool shows %d programs of ours on 3 devices:\n%s", n, shown)
@@ -131,6 +128,7 @@ func TestKilledAnywhere(t *testing.T) {
 // A predecessor that used the other way is replaced as well.
 func TestOtherWayBefore(t *testing.T) {
 	b := newBench(t)
+	b.needTCX()
 	for i, legacy := range []bool{false, true, false, true} {
 		a := b.attacher(0, Options{ForceLegacy: legacy})
 		b.must(a.Sync())
@@ -288,6 +286,7 @@ func TestSharedBlock(t *testing.T) {
 
 func TestForeignTCX(t *testing.T) {
 	b := newBench(t)
+	b.needTCX()
 	a := b.attacher(0, Options{})
 	foreign := func(anchor link.Anchor, name string) (id ebpf.ProgramID) {
 		p := b.program(name, 3)
@@ -339,17 +338,19 @@ func TestFollow(t *testing.T) {
 		a := b.attacher(0, Options{ForceLegacy: legacy})
 		b.run(a)
 		b.waitFor("lo", time.Second, func() bool { return has(a, "lo") })
-		var longest time.Duration
+		var took []time.Duration
 		for i := range 10 {
 			name := fmt.Sprint("v", i)
 			b.veth(name, "p"+name)
-			took := b.waitFor(name, time.Second, func() bool { return has(a, name) && has(a, "p"+name) })
-			longest = max(longest, took)
+			took = append(took, b.waitFor(name, time.Second, func() bool { return has(a, name) && has(a, "p"+name) }))
 			b.must(b.nl.LinkDel(b.link(name)))
 			b.waitFor(name+" gone", time.Second, func() bool { return !has(a, name) && !has(a, "p"+name) })
 		}
-		t.Logf("legacy %v: attached after %v at the latest", legacy, longest)
-		if longest > 200*time.Millisecond {
+		// Each within a second on a machine that is busy with other things,
+		// but as a rule in time.
+		slices.Sort(took)
+		t.Logf("legacy %v: attached after %v, at the latest %v", legacy, took[len(took)/2], took[len(took)-1])
+		if took[len(took)/2] > 200*time.Millisecond {
 			t.Error("that is too late")
 		}
 		if bad := b.log.atLeast(slog.LevelWarn); len(bad) > 0 {
@@ -393,10 +394,7 @@ func TestTwoHundredPairs(t *testing.T) {
 			b := newBench(t)
 			a := b.attacher(0, Options{ForceLegacy: legacy})
 			stop := b.run(a)
-			want := []string{"tcx hg_test"}
-			if legacy {
-				want = []string{"filter hg_test"}
-			}
+			want := b.want(legacy)
 			living := []string{}
 			for i := range 200 {
 				name := fmt.Sprint("v", i)
@@ -420,10 +418,14 @@ func TestTwoHundredPairs(t *testing.T) {
 				t.Errorf("attached to %d devices, want %d", len(got), len(living)+1)
 			}
 			stop()
-			if n := len(b.pins()); !legacy && n != len(living)+1 || legacy && n != len(living)+2 {
+			pins := len(living) + 1
+			if want[0] == "filter hg_test" {
+				pins++ // the program's
+			}
+			if n := len(b.pins()); n != pins {
 				t.Errorf("%d pins for %d devices: %q", n, len(living)+1, b.pins())
 			}
-			if bad := b.log.atLeast(slog.LevelInfo); len(bad) > 0 {
+			if bad := b.log.atLeast(slog.LevelWarn); len(bad) > 0 {
 				t.Errorf("worth a line: %q", bad)
 			}
 			b.must(a.Detach())
@@ -441,10 +443,7 @@ func TestRenamedAndMoved(t *testing.T) {
 		t.Run(fmt.Sprint("legacy ", legacy), func(t *testing.T) {
 			b := newBench(t)
 			elsewhere := lab.ForTest(t, "b").Host("b")
-			want := []string{"tcx hg_test"}
-			if legacy {
-				want = []string{"filter hg_test"}
-			}
+			want := b.want(legacy)
 			a := b.attacher(0, Options{ForceLegacy: legacy})
 			b.veth("v0", "v1")
 			b.run(a)
@@ -479,7 +478,7 @@ func TestRenamedAndMoved(t *testing.T) {
 				move(there, b)
 			}
 			b.waitFor("w0 back again", time.Second, func() bool { return has(a, "w0") && slices.Equal(b.programs("w0"), want) })
-			if bad := b.log.atLeast(slog.LevelInfo); len(bad) > 0 {
+			if bad := b.log.atLeast(slog.LevelWarn); len(bad) > 0 {
 				t.Errorf("worth a line: %q", bad)
 			}
 		})
@@ -490,6 +489,7 @@ func TestRenamedAndMoved(t *testing.T) {
 // it for good, and its index may be another device's by then.
 func TestMovedWhileDead(t *testing.T) {
 	b := newBench(t)
+	b.needTCX()
 	there := &bench{Host: lab.ForTest(t, "b").Host("b"), t: t}
 	there.nl = handle(t, there.Host)
 	b.veth("v0", "v1")

@@ -146,6 +146,37 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
+// haveTCX asks the kernel: where there is TCX, a device that is not is ENODEV.
+func haveTCX(t *testing.T, p *ebpf.Program) bool {
+	t.Helper()
+	_, err := link.AttachTCX(link.TCXOptions{Interface: 1 << 30, Program: p, Attach: ebpf.AttachTCXIngress})
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return true
+	case errors.Is(err, link.ErrNotSupported):
+		return false
+	}
+	t.Fatalf("has this kernel TCX? %v", err)
+	return false
+}
+
+func (b *bench) needTCX() {
+	b.t.Helper()
+	if !haveTCX(b.t, b.program("probe", 0)) {
+		b.t.Skip("no TCX in this kernel")
+	}
+}
+
+// want is what is to be on each device. Left to itself the code finds out
+// what the kernel has.
+func (b *bench) want(legacy bool) []string {
+	b.t.Helper()
+	if legacy || !haveTCX(b.t, b.program("probe", 0)) {
+		return []string{"filter hg_test"}
+	}
+	return []string{"tcx hg_test"}
+}
+
 func handle(t *testing.T, h *lab.Host) *netlink.Handle {
 	t.Helper()
 	fd, err := unix.Open(h.NetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -25,10 +25,12 @@ type headgateConn struct {
 	_          structs.HostLayout
 	Target     uint32
 	Counted    uint32
+	Resting    uint32
 	Flags      uint32
 	InEnd      uint32
 	OutEnd     uint32
 	Cohort     uint32
+	Pad        uint32
 	Joined     uint64
 	Opened     uint64
 	Asked      uint64
@@ -113,6 +115,8 @@ type headgateTargetCounters struct {
 	Bypassed     uint64
 	RejectedPace uint64
 	HoldFull     uint64
+	Rested       uint64
+	Woken        uint64
 	Samples      [4]uint64
 	Sum          [4]uint64
 }

@@ -152,7 +152,7 @@ func TestPacketPayload(t *testing.T) {
 		if !p.six {
 			p.ipOptions = rapid.IntRange(0, 10).Draw(t, "IP options")
 		}
-		known := headgateConn{InEnd: p.seq, OutEnd: p.seq}
+		known := headgateConn{Counted: 1, InEnd: p.seq, OutEnd: p.seq}
 		want := p.seq + uint32(len(p.payload))
 		if got := w.receive(known, p); got.InEnd != want || got.OutEnd != p.seq || (got.Asked != 0) != (p.payload != "") {
 			t.Errorf("received %+v: %+v", p, got)
@@ -168,7 +168,7 @@ func TestPacketNotUnderstood(t *testing.T) {
 	w := wire{t, units(t)}
 	hopByHop := make([]byte, 8)
 	hopByHop[0] = 6
-	known := headgateConn{InEnd: 100, OutEnd: 100}
+	known := headgateConn{Counted: 1, InEnd: 100, OutEnd: 100}
 	for name, p := range map[string]packet{
 		"UDP":                    {protocol: 17, seq: 200, payload: "x"},
 		"UDP over IPv6":          {protocol: 17, six: true, seq: 200, payload: "x"},
@@ -229,7 +229,8 @@ func TestPacketOfAnyBytes(t *testing.T) {
 		}
 		b = b[:rapid.IntRange(p.shortest(), len(b)).Draw(t, "length")]
 		known := headgateConn{
-			InEnd: rapid.Uint32().Draw(t, "in"), OutEnd: rapid.Uint32().Draw(t, "out"),
+			Counted: 1,
+			InEnd:   rapid.Uint32().Draw(t, "in"), OutEnd: rapid.Uint32().Draw(t, "out"),
 			Flags: rapid.Uint32Range(0, 31).Draw(t, "flags"), Asked: rapid.Uint64Range(0, 1).Draw(t, "asked"),
 		}
 		w.run(unitsProgTestPacketIn, known, b)
@@ -247,7 +248,7 @@ func TestServiceTime(t *testing.T) {
 	for name, near := range map[string]uint32{"": 1000, " where sequence numbers wrap": 1<<32 - 30} {
 		t.Run("one request"+name, func(t *testing.T) {
 			w := wire{t, units(t)}
-			c := headgateConn{InEnd: near, OutEnd: near}
+			c := headgateConn{Counted: 1, InEnd: near, OutEnd: near}
 			want := func(what string, n uint64, open bool) {
 				t.Helper()
 				if got, _ := w.samples(); got != n || (c.Asked != 0) != open {
@@ -292,7 +293,7 @@ func TestServiceTime(t *testing.T) {
 	}
 	t.Run("a server that speaks first", func(t *testing.T) {
 		w := wire{t, units(t)}
-		c := w.send(headgateConn{}, segment(0, "220 hello\r\n"))
+		c := w.send(headgateConn{Counted: 1}, segment(0, "220 hello\r\n"))
 		if n, _ := w.samples(); n != 0 || c.Asked != 0 {
 			t.Errorf("%d samples, %+v", n, c)
 		}
@@ -308,9 +309,9 @@ func TestCohort(t *testing.T) {
 		w.get(unitsMapCohorts, &co)
 		return co
 	}
-	fresh := headgateConn{Cohort: 7}
+	fresh := headgateConn{Counted: 1, Cohort: 7}
 
-	if c := w.receive(headgateConn{Cohort: 6}, segment(0, "x")); c.Joined != 0 || cohort() != (headgateCohort{}) {
+	if c := w.receive(headgateConn{Counted: 1, Cohort: 6}, segment(0, "x")); c.Joined != 0 || cohort() != (headgateCohort{}) {
 		t.Errorf("admitted before: %+v, %+v", c, cohort())
 	}
 	first := w.receive(fresh, segment(0, "x"))
@@ -338,7 +339,7 @@ func TestCohort(t *testing.T) {
 	// counted in it.
 	conf.CohortEpoch = 8
 	w.put(unitsMapConfs, conf)
-	next := w.receive(headgateConn{Cohort: 8}, segment(0, "x"))
+	next := w.receive(headgateConn{Counted: 1, Cohort: 8}, segment(0, "x"))
 	w.send(first, segment(0, "y"))
 	if got, want := cohort(), (headgateCohort{Joined: 8<<32 | 1, Starts: next.Joined}); got != want {
 		t.Errorf("the next one: %+v, want %+v", got, want)

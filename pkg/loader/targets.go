@@ -79,6 +79,10 @@ type Reading struct {
 	Bypassed     uint64 // of these, those that came in with no agent there
 	HoldFull     uint64 // not held for lack of room
 
+	// Idle is how many connections are kept open for a next request, or were
+	// adopted and have asked nothing since. It is counted from the packets.
+	Idle int
+
 	Samples [signals]uint64
 	Sum     [signals]time.Duration
 
@@ -306,8 +310,11 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		CohortSum:    time.Duration(co.Sum),
 		CohortStarts: co.Starts,
 	}
+	var rested, woken uint64
 	for i := range cpus {
 		c := &cpus[i]
+		rested += c.Rested
+		woken += c.Woken
 		r.Admitted += c.Converted + c.Unreserved + c.Adopted + c.Requests
 		r.Adopted += c.Adopted
 		r.Finished += c.Finished
@@ -327,6 +334,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 			r.Sum[s] += time.Duration(c.Sum[s])
 		}
 	}
+	r.Idle = int(max(int64(rested-woken), 0)) // of different CPUs, read one after the other
 	return r
 }
 

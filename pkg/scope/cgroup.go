@@ -40,7 +40,7 @@ func cgroup2In(mountinfo io.Reader) (string, error) {
 	part := ""
 	for lines.Scan() {
 		before, after, ok := strings.Cut(lines.Text(), " - ")
-		fields := strings.Fields(before)
+		fields := strings.Split(before, " ") // and no other blank
 		if !ok || len(fields) < 6 || !strings.HasPrefix(after, "cgroup2 ") {
 			continue
 		}

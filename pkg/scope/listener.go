@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -75,7 +76,10 @@ func parseListener(m []byte) (Listener, error) {
 		Queued:  int(binary.NativeEndian.Uint32(m[56:])),
 		Backlog: int(binary.NativeEndian.Uint32(m[60:])),
 	}
-	attrs, err := nl.ParseRouteAttr(m[inetDiagMsgLen:])
+	// The parser reads the padding of the last attribute, which may be missing.
+	attributes := m[inetDiagMsgLen:]
+	attributes = append(slices.Clip(attributes), make([]byte, -len(attributes)&3)...)
+	attrs, err := nl.ParseRouteAttr(attributes)
 	if err != nil {
 		return Listener{}, fmt.Errorf("inet_diag attributes: %w", err)
 	}

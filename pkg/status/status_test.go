@@ -12,8 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// contract is the documented form of status -o json, field by field: first the
-// one that other programs were promised, with what was added to it since.
+// contract is the documented form of status -o json, field by field.
 const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true},
  "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce",
    "algorithm": "guarded", "limit": 57, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
