@@ -43,7 +43,8 @@ type Policy struct {
 	// MaxWaiting is the most flows that wait. What arrives beyond is refused.
 	MaxWaiting int
 
-	// MaxWait is for how long a flow waits at most, from its arrival.
+	// MaxWait is for how long a flow waits at most, from its arrival, or from
+	// its pace slot when it has one.
 	MaxWait time.Duration
 
 	// NewestFirst serves the flow that came last, not the one that came first:
@@ -221,7 +222,7 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	q.arrived++
 	w := &waiter{
 		flow: f, target: t, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
-		arrived: now, release: h.Release, deadline: now + t.policy.MaxWait, silent: never,
+		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
 	}
 	if t.policy.Source != nil {
 		w.group = t.policy.Source(f.Client.Addr())

@@ -165,3 +165,23 @@ func (w *WarmPacer) Take(now time.Duration, n int) (wait time.Duration, ok bool)
 
 // Stored returns how many tokens there are: the more, the colder.
 func (w *WarmPacer) Stored() int64 { return w.tokens.stored }
+
+// RampRate tells at which rate a target is to be paced as it warms up, where
+// the pacing itself is done elsewhere.
+type RampRate struct{ tokens tokens }
+
+// NewRampRate returns a RampRate for a cold target.
+func NewRampRate(r Ramp) (*RampRate, error) {
+	t, err := newTokens(r)
+	if err != nil {
+		return nil, err
+	}
+	return &RampRate{tokens: t}, nil
+}
+
+// Rate returns the rate at now, in units a second. It looks at passed, the
+// units that passed in the whole second before now, once in each second.
+func (r *RampRate) Rate(now time.Duration, passed int) float64 {
+	r.tokens.fill(now, int64(passed))
+	return r.tokens.rateNow()
+}
