@@ -1,0 +1,163 @@
+package pace
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// gateModel is the kernel's side: a limit, who is inside, who waits.
+type gateModel struct {
+	limit   int
+	inside  []Flow
+	waiting map[Flow]bool
+	verdict map[uint32]Act
+	order   []uint64 // numbers of the arrivals in the order of their claims
+	numbers map[Flow]uint64
+	lastSeq map[Flow]uint32
+}
+
+func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
+	for a, ok := q.Next(); ok; a, ok = q.Next() {
+		switch a.Act {
+		case Accept, Drop:
+			if _, done := g.verdict[a.Packet.ID]; done {
+				t.Fatalf("a second verdict for packet %d", a.Packet.ID)
+			}
+			g.verdict[a.Packet.ID] = a.Act
+			if a.Act == Accept {
+				if last, ok := g.lastSeq[a.Flow]; ok && int32(a.Packet.Seq-last) < 0 {
+					t.Fatalf("packet %d goes after one that lies behind it", a.Packet.ID)
+				}
+				g.lastSeq[a.Flow] = a.Packet.Seq
+			}
+		case GiveUp:
+			delete(g.waiting, a.Flow)
+		case Claim:
+			if a.Release > now {
+				t.Fatal("claimed before its slot")
+			}
+			switch {
+			case !g.waiting[a.Flow]:
+				q.Answer(now, a.Flow, Gone)
+			case len(g.inside) >= g.limit:
+				q.Answer(now, a.Flow, Full)
+			default:
+				delete(g.waiting, a.Flow)
+				g.inside = append(g.inside, a.Flow)
+				g.order = append(g.order, g.numbers[a.Flow])
+				q.Answer(now, a.Flow, Claimed)
+			}
+		}
+	}
+}
+
+func TestQueueHoldsWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		newestFirst := rapid.Bool().Draw(t, "newest first")
+		policy := Policy{
+			MaxWaiting:  rapid.IntRange(1, 8).Draw(t, "max waiting"),
+			MaxWait:     time.Duration(rapid.IntRange(0, 300).Draw(t, "max wait")) * time.Millisecond,
+			NewestFirst: newestFirst,
+			Reset:       rapid.Bool().Draw(t, "reset"),
+		}
+		paced := rapid.Bool().Draw(t, "paced")
+		q := NewQueue()
+		q.SetPolicy(1, policy)
+		g := &gateModel{
+			limit:   rapid.IntRange(0, 3).Draw(t, "limit"),
+			waiting: make(map[Flow]bool), verdict: make(map[uint32]Act),
+			numbers: make(map[Flow]uint64), lastSeq: make(map[Flow]uint32),
+		}
+		now := queueStart
+		var packets uint32
+		var arrivals int
+		packet := func() Packet {
+			packets++
+			return Packet{
+				ID:  packets,
+				Seq: uint32(rapid.IntRange(0, 4).Draw(t, "seq")) * 10,
+				Len: uint32(rapid.IntRange(1, 2).Draw(t, "len")) * 10,
+			}
+		}
+		pick := func() (Flow, bool) {
+			n := rapid.IntRange(0, max(arrivals-1, 0)).Draw(t, "which")
+			return testFlow(n), arrivals > 0
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"arrive", "arrive", "join", "finish", "give up", "time", "due"}).Draw(t, "step") {
+			case "arrive":
+				f := testFlow(arrivals)
+				arrivals++
+				g.waiting[f], g.numbers[f] = true, uint64(arrivals)
+				var h Hold
+				if paced {
+					h.Release = now + time.Duration(rapid.IntRange(0, 100).Draw(t, "slot"))*time.Millisecond
+				}
+				q.Arrive(now, f, h, packet())
+			case "join":
+				if f, ok := pick(); ok {
+					p := packet()
+					if !q.Join(now, f, p) {
+						delete(g.lastSeq, f) // may be anything
+						q.Pass(now, f, p)
+						g.pump(t, q, now)
+						delete(g.lastSeq, f)
+					}
+				}
+			case "finish":
+				if len(g.inside) > 0 {
+					g.inside = g.inside[1:]
+					q.Wake(now, 1)
+				}
+			case "give up":
+				if f, ok := pick(); ok {
+					delete(g.waiting, f)
+				}
+			case "time":
+				now += time.Duration(rapid.IntRange(0, 100_000).Draw(t, "us")) * time.Microsecond
+				q.Tick(now)
+			case "due":
+				if at, ok := q.Due(); ok {
+					now = max(now, at)
+					q.Tick(now)
+				}
+			}
+			g.pump(t, q, now)
+
+			if at, ok := q.Due(); ok && at <= now {
+				// Only a clock that stood still since may be due again.
+				q.Tick(now)
+				g.pump(t, q, now)
+				if at, _ := q.Due(); at <= now {
+					t.Fatal("due for ever")
+				}
+			}
+			if q.Waiting(1) > policy.MaxWaiting {
+				t.Fatalf("%d wait", q.Waiting(1))
+			}
+			if len(g.inside) < g.limit && !paced && q.Waiting(1) > 0 {
+				t.Fatal("a free slot, and somebody waits for it")
+			}
+		}
+		if !paced && !newestFirst && !slices.IsSorted(g.order) {
+			t.Fatalf("somebody was overtaken: %v", g.order)
+		}
+		c := q.Counts(1)
+		if c.Held != c.Released+c.TimedOut+c.Gone+c.Silent+uint64(q.Waiting(1)) {
+			t.Fatalf("%+v do not add up with %d waiting", c, q.Waiting(1))
+		}
+		q.Clear()
+		g.pump(t, q, now)
+		for id := uint32(1); id <= packets; id++ {
+			if _, ok := g.verdict[id]; !ok {
+				t.Fatalf("no verdict for packet %d", id)
+			}
+		}
+		if len(g.waiting) > 0 {
+			t.Fatalf("%d flows wait in the gate and not in the queue", len(g.waiting))
+		}
+	})
+}
