@@ -87,6 +87,7 @@ type Options struct {
 const (
 	resync     = 5 * time.Second        // between two checks of every device
 	gather     = 20 * time.Millisecond  // between two passes over the devices, at least
+	gatherMost = 100 * time.Millisecond // the same where a pass takes long
 	firstRetry = 100 * time.Millisecond // doubles up to resync
 )
 

@@ -25,6 +25,7 @@ type fake struct {
 	changes  chan change
 	start    time.Time
 	settled  bool
+	slow     time.Duration // that an attach takes
 }
 
 func newFake(devices ...Device) *fake {
@@ -63,6 +64,7 @@ func (f *fake) fails(index int) error {
 }
 
 func (f *fake) attach(d Device) (Method, bool, error) {
+	time.Sleep(f.slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.fails(d.Index); err != nil {

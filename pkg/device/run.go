@@ -90,8 +90,10 @@ func (a *Attacher) follow(ctx context.Context, changes <-chan change) error {
 		if full {
 			full, fullAt = false, ended.Add(resync)
 		}
-		// However many devices come and go, this takes a fifth of one CPU.
-		spacing = max(gather, 4*ended.Sub(began))
+		// However many devices come and go, this is no load; and however long
+		// a pass took, the next new device does not wait for long. (With TCX
+		// the kernel waits for RCU at each new device: some 10 ms.)
+		spacing = min(max(gather, 4*ended.Sub(began)), gatherMost)
 		timer.Reset(time.Until(a.due(fullAt)))
 	}
 }

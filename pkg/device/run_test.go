@@ -115,6 +115,29 @@ func TestBurstCostsFewPasses(t *testing.T) {
 	}, nil, lo)
 }
 
+// A new device does not wait because many came before it.
+func TestAfterLongPass(t *testing.T) {
+	follow(t, func(k *fake, a *Attacher, _ *lines) {
+		k.slow = 13 * time.Millisecond // as measured, with TCX
+		for i := range 100 {
+			k.add(Device{Index: 10 + i, Name: fmt.Sprint("v", i)}, true)
+		}
+		time.Sleep(2 * time.Second)
+		if n := len(a.Attached()); n != 101 {
+			t.Errorf("attached to %d devices", n)
+		}
+		for i := range 100 {
+			k.add(Device{Index: 210 + i, Name: fmt.Sprint("w", i)}, true)
+		}
+		time.Sleep(1400 * time.Millisecond) // just over
+		k.add(veth, true)
+		time.Sleep(200 * time.Millisecond)
+		if !has(a, veth.Name) {
+			t.Error("not attached after 200 ms")
+		}
+	}, nil, lo)
+}
+
 // News about a device that is known and has its name is none.
 func TestNoNews(t *testing.T) {
 	follow(t, func(k *fake, _ *Attacher, _ *lines) {
