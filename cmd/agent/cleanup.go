@@ -2,11 +2,12 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
+	"headgate/pkg/agent"
 	"headgate/pkg/config"
-	"headgate/pkg/loader"
 )
 
 func newCleanupCmd() *cobra.Command {
@@ -19,7 +20,7 @@ without an agent having been shut down, and nothing of anybody else. It is
 refused while an agent runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := loader.Cleanup(dir)
+			n, err := agent.CleanUp(dir, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return err
 			}

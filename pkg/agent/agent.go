@@ -33,6 +33,11 @@ type Agent struct {
 	stop context.CancelFunc
 	done chan struct{}
 
+	// wakes tells of slots that come free, nil where nothing waits; awake is
+	// closed when nobody listens to it any more.
+	wakes *loader.Wakes
+	awake chan struct{}
+
 	mu      sync.Mutex // guards what follows and the targets
 	targets []*target
 	ids     []uint32
@@ -47,6 +52,7 @@ type scopeState struct {
 	scope   config.Scope
 	netns   *scope.Netns
 	targets map[uint16]*target
+	holding *holding // nil where nothing waits
 }
 
 // Start attaches everything that the configuration needs and begins to
@@ -140,7 +146,7 @@ func (a *Agent) attach() error {
 	for _, t := range a.targets {
 		t.last = readings[t.id]
 	}
-	return errors.Join(a.watchAllListeners(now), a.gate.Prune())
+	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.holdAll())
 }
 
 func (a *Agent) addTargets(now time.Duration) error {
@@ -273,23 +279,43 @@ func (a *Agent) SetMode(m config.Mode) {
 	}
 }
 
+// end stops the window loop and, scope by scope, what lets arrivals wait.
+func (a *Agent) end(holding func(*holding) error) error {
+	if a.stop != nil {
+		a.stop()
+		<-a.done
+	}
+	var errs []error
+	for _, s := range a.scopes {
+		if s.holding != nil {
+			errs = append(errs, holding(s.holding))
+		}
+	}
+	if a.wakes != nil {
+		errs = append(errs, a.wakes.Close())
+		<-a.awake
+	}
+	return errors.Join(errs...)
+}
+
 // Stop ends the agent and leaves the kernel's side in place for the next one:
 // counting goes on, and every gate opens when the lease runs out.
 func (a *Agent) Stop() error {
-	a.stop()
-	<-a.done
-	return errors.Join(a.gate.Close(), a.closeScopes())
+	err := a.end((*holding).close)
+	return errors.Join(err, a.gate.Close(), a.closeScopes())
 }
 
 // Remove ends the agent and detaches everything.
 func (a *Agent) Remove() error {
-	a.stop()
-	<-a.done
-	return errors.Join(a.gate.Remove(), a.closeScopes())
+	err := a.end((*holding).remove)
+	return errors.Join(err, a.gate.Remove(), a.closeScopes())
 }
 
 // release undoes a start that failed. What a predecessor had left stays.
 func (a *Agent) release(cause error) {
+	if err := a.end((*holding).remove); err != nil {
+		a.log.Error("cannot undo a failed start", "error", err, "start", cause)
+	}
 	if a.gate != nil {
 		if err := a.gate.Abandon(); err != nil {
 			a.log.Error("cannot undo a failed start", "error", err, "start", cause)

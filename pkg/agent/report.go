@@ -31,7 +31,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		},
 		LeaseAge:         now - a.renewed,
 		ProgramsAttached: make(map[string]int),
-		MapFull:          map[string]uint64{"pendings": 0, "conns": 0},
+		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0},
 	}
 	for c, able := range a.gate.Capabilities() {
 		s.Status.Capabilities[string(c)] = able
@@ -48,6 +48,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		})
 		s.MapFull["pendings"] += t.last.PendingFull
 		s.MapFull["conns"] += t.last.ConnFull
+		s.MapFull["holds"] += t.last.HoldFull
 	}
 	return s
 }

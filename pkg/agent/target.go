@@ -8,6 +8,7 @@ import (
 	"headgate/pkg/config"
 	"headgate/pkg/controller"
 	"headgate/pkg/loader"
+	"headgate/pkg/pace"
 	"headgate/pkg/rtt"
 	"headgate/pkg/status"
 )
@@ -37,6 +38,14 @@ type target struct {
 	adaptive bool
 	timed    bool
 	most     int
+
+	// ingress: arrivals are decided on the devices. holder: where they wait, nil
+	// where none can.
+	ingress  bool
+	holder   *pace.Holder
+	held     pace.HeldStats // at the last step
+	pacing   *pacing
+	interval time.Duration // from one admission to the next; 0: no pace
 
 	// quantiles: the algorithm wants the sizes of the samples, not just the sum.
 	quantiles bool
@@ -76,7 +85,13 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 	if p.Max != nil {
 		most = *p.Max
 	}
+	pacing, err := newPacing(t.Rule)
+	if err != nil {
+		return nil, err
+	}
 	return &target{
+		ingress:   t.Rule.NeedsIngress(),
+		pacing:    pacing,
 		adaptive:  signal == loader.Service && t.Rule.Limit.Algorithm != "fixed",
 		most:      most,
 		key:       key,
@@ -107,6 +122,7 @@ func signalOf(s config.Signal) loader.Signal {
 // decision, before it has seen anything.
 func (t *target) begin(now time.Duration) loader.Order {
 	t.decision = t.algo.Decide(controller.Tick{Now: now})
+	t.interval = t.pacing.interval(now, t.last.Admitted, t.decision.Limit, 0)
 	t.tick++
 	return t.order()
 }
@@ -153,6 +169,11 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 			Ages:     max(time.Duration(unfinished*uint64(now)-r.CohortStarts), 0),
 		}
 	}
+	if t.holder != nil {
+		held := t.holder.TargetStats(t.id)
+		in.Refused += refusedIn(held) - refusedIn(t.held)
+		t.held = held
+	}
 	t.last = r
 
 	before := t.decision.Limit
@@ -171,7 +192,18 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 		t.windows["unchanged"]++
 	}
 	t.tick++
+	t.interval = t.pacing.interval(now, r.Admitted, t.decision.Limit, mean(in))
 	return t.order()
+}
+
+// refusedIn counts the units that waited in vain, or that there was no place for.
+func refusedIn(h pace.HeldStats) uint64 { return h.TimedOut + h.Overflowed }
+
+func mean(t controller.Tick) time.Duration {
+	if t.Samples == 0 {
+		return 0
+	}
+	return t.Sum / time.Duration(t.Samples)
 }
 
 // idleIn is how many connections of a reading are only kept open. Algorithms
@@ -179,7 +211,7 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 // none. Without this, a few idle ones would hold the whole limit and let nobody
 // in.
 func (t *target) idleIn(r loader.Reading) int {
-	if !t.adaptive || !t.timed {
+	if !t.adaptive || !t.timed || t.config.Rule.Unit == config.UnitRequest {
 		return 0
 	}
 	return min(r.Idle, r.InFlight)
@@ -191,8 +223,8 @@ func (t *target) enforced(limit int) int {
 }
 
 func (t *target) order() loader.Order {
-	d := t.decision
-	return loader.Order{
+	d, rule := t.decision, t.config.Rule
+	o := loader.Order{
 		Enforce:      t.mode == config.ModeEnforce,
 		Limit:        t.enforced(d.Limit),
 		AfterRefusal: t.enforced(d.AfterRefusal),
@@ -200,7 +232,17 @@ func (t *target) order() loader.Order {
 		Tick:         t.tick,
 		CohortEpoch:  d.CohortEpoch + t.epoch,
 		CohortSize:   d.CohortSize,
+		Requests:     rule.Unit == config.UnitRequest,
+		Ingress:      t.ingress,
+		Drop:         rule.Reject == config.RejectDrop,
+		PaceInterval: t.interval,
 	}
+	if rule.Waits() {
+		o.MaxWaiting = rule.Hold.MaxWaiting
+		o.MaxWait = rule.Hold.MaxWait
+		o.PaceMaxWait = rule.Pace.MaxWait
+	}
+	return o
 }
 
 // listen takes in what the target's listeners look like now. The kernel counts
@@ -229,16 +271,18 @@ func (t *target) status(now time.Duration) status.Target {
 		window = &t.trips.window
 	}
 	st := status.Target{
-		Rule:      rule.Name,
-		Port:      t.config.Port,
-		Scope:     rule.Scope.String(),
-		Unit:      string(rule.Unit),
-		Mode:      string(t.mode),
-		Algorithm: rule.Limit.Algorithm,
-		Limit:     t.enforced(t.decision.Limit),
-		InFlight:  r.InFlight,
-		Pending:   r.Pending,
-		Signal:    string(rule.Signal),
+		Rule:        rule.Name,
+		Port:        t.config.Port,
+		Scope:       rule.Scope.String(),
+		Unit:        string(rule.Unit),
+		Mode:        string(t.mode),
+		Algorithm:   rule.Limit.Algorithm,
+		Limit:       t.enforced(t.decision.Limit),
+		InFlight:    r.InFlight,
+		Waiting:     r.Waiting,
+		Connections: r.Connections,
+		Pending:     r.Pending,
+		Signal:      string(rule.Signal),
 		Window: status.Window{
 			Samples:     window.Count,
 			MeanSeconds: window.Mean().Seconds(),
@@ -259,9 +303,21 @@ func (t *target) status(now time.Duration) status.Target {
 			OverflowsTotal: t.listener.overflows,
 		},
 		AdmittedTotal:    r.Admitted,
-		RejectedTotal:    status.Rejected{Limit: r.Rejected},
+		RejectedTotal:    status.Rejected{Limit: r.Rejected, Pace: r.RejectedPace, HoldTimeout: refusedIn(t.held)},
+		HeldTotal:        r.Held,
+		BypassedTotal:    r.Bypassed,
 		WouldRejectTotal: r.WouldReject,
 		FinishedTotal:    r.Finished,
+	}
+	if rule.Paced() {
+		st.Pace = status.Pace{RatePerSecond: t.pacing.perSecond, MaxWaitSeconds: rule.Pace.MaxWait.Seconds()}
+	}
+	if rule.Waits() {
+		st.Hold = status.Hold{
+			MaxWaitSeconds: rule.Hold.MaxWait.Seconds(),
+			MaxWaiting:     rule.Hold.MaxWaiting,
+			Order:          string(rule.Hold.Order),
+		}
 	}
 	if t.change.reason != "" {
 		st.LastChange = status.Change{Reason: t.change.reason, SecondsAgo: (now - t.change.at).Seconds()}

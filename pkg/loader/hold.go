@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -24,8 +25,11 @@ func (g *Gate) IngressProgram(ns *scope.Netns) (*ebpf.Program, error) {
 	return g.loadFor(ns, headgateProgHeadgateArrive)
 }
 
-// LinksDir is where links are pinned, those of devices too.
-func (g *Gate) LinksDir() string { return g.state.links() }
+// DevicesDir is where what is attached to devices is pinned.
+func (g *Gate) DevicesDir() string { return DevicesDir(g.state.path) }
+
+// DevicesDir is the same for a state directory that nobody has open.
+func DevicesDir(state string) string { return filepath.Join(state, liveName, devicesName) }
 
 // Claim is the kernel's answer about a unit that waits.
 type Claim uint32
@@ -46,12 +50,16 @@ const (
 )
 
 // Claimer speaks with the kernel about the units of one namespace that wait.
-// Its methods must be called on a thread that is in that namespace, see
-// [scope.Netns.Do]. It is not safe for concurrent use.
+// It is not safe for concurrent use.
 type Claimer struct {
 	prog *ebpf.Program
 	ipv4 [14 + 20 + 20]byte
 	ipv6 [14 + 40 + 20]byte
+
+	// The kernel looks for connections in the namespace of the calling thread.
+	// Where that is not the agent's own, a thread that is there does the asking.
+	questions chan func()
+	done      chan struct{}
 }
 
 // NewClaimer returns a Claimer for a namespace.
@@ -60,11 +68,44 @@ func (g *Gate) NewClaimer(ns *scope.Netns) (*Claimer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Claimer{prog: p}, nil
+	c := &Claimer{prog: p}
+	own, err := scope.OpenNetns("")
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	same := own.Cookie() == ns.Cookie()
+	if err := own.Close(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	if same {
+		return c, nil
+	}
+	c.questions, c.done = make(chan func()), make(chan struct{})
+	entered := make(chan error, 1)
+	go func() {
+		defer close(c.done)
+		entered <- ns.Do(func() error {
+			entered <- nil
+			for q := range c.questions {
+				q()
+			}
+			return nil
+		})
+	}()
+	if err := <-entered; err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return c, nil
 }
 
 // Close lets go of the program.
-func (c *Claimer) Close() error { return c.prog.Close() }
+func (c *Claimer) Close() error {
+	if c.questions != nil {
+		close(c.questions)
+		<-c.done
+	}
+	return c.prog.Close()
+}
 
 // When says whether a unit waits, and when its pace slot is, on
 // CLOCK_MONOTONIC; 0 when it waits for a free slot alone.
@@ -92,17 +133,32 @@ func (c *Claimer) GiveUp(client, server netip.AddrPort, syn bool) error {
 	return err
 }
 
-// skBuff is the part of struct __sk_buff that goes in and comes out.
+// skBuff is struct __sk_buff: what is not named must be 0.
 type skBuff struct {
 	_      [2]uint32
 	Mark   uint32
 	_      [35]uint32
 	Tstamp uint64
+	_      [8]uint32
 }
 
 func (c *Claimer) ask(op uint32, client, server netip.AddrPort, syn bool) (Claim, time.Duration, error) {
 	in, out := skBuff{Mark: op}, skBuff{}
-	answer, err := c.prog.Run(&ebpf.RunOptions{Data: c.packet(client, server, syn), Context: in, ContextOut: &out})
+	var answer uint32
+	var err error
+	run := func() {
+		answer, err = c.prog.Run(&ebpf.RunOptions{Data: c.packet(client, server, syn), Context: in, ContextOut: &out})
+	}
+	if c.questions == nil {
+		run()
+	} else {
+		asked := make(chan struct{})
+		c.questions <- func() {
+			run()
+			close(asked)
+		}
+		<-asked
+	}
 	if err != nil {
 		return Gone, 0, fmt.Errorf("claim a slot: %w", err)
 	}
@@ -154,7 +210,7 @@ func (g *Gate) NewWakes() (*Wakes, error) {
 }
 
 // Next waits for a slot to come free and returns the target's number and when
-// it was, on CLOCK_MONOTONIC. The error is [os.ErrClosed] after Close.
+// it was, on CLOCK_MONOTONIC. After Close the error is one for [IsClosed].
 func (w *Wakes) Next() (target uint32, at time.Duration, err error) {
 	rec, err := w.r.Read()
 	if err != nil {
@@ -168,6 +224,9 @@ func (w *Wakes) Next() (target uint32, at time.Duration, err error) {
 	}
 	return binary.NativeEndian.Uint32(rec.RawSample), time.Duration(binary.NativeEndian.Uint64(rec.RawSample[8:])), nil
 }
+
+// IsClosed says whether an error of Next comes from Close.
+func IsClosed(err error) bool { return errors.Is(err, ringbuf.ErrClosed) }
 
 // Close ends Next.
 func (w *Wakes) Close() error { return w.r.Close() }

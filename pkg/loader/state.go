@@ -26,14 +26,16 @@ var (
 //
 //	live/maps/NAME    every map of the programs, and "layout"
 //	live/links/NAME   what keeps each program attached
+//	live/devices/...  the same for the programs on devices, kept by pkg/device
 //	new-PID           a live directory in the making; renamed when complete
 //
 // It is changed only by who holds the lock on it.
 const (
-	liveName  = "live"
-	mapsName  = "maps"
-	linksName = "links"
-	newPrefix = "new-" // bpffs allows no dots
+	liveName    = "live"
+	mapsName    = "maps"
+	linksName   = "links"
+	devicesName = "devices"
+	newPrefix   = "new-" // bpffs allows no dots
 )
 
 // stateDir is a locked state directory.
@@ -124,7 +126,7 @@ func (s *stateDir) create(fill func(maps string) error) error {
 	}
 	tmp := filepath.Join(s.path, newPrefix+strconv.Itoa(os.Getpid()))
 	maps := filepath.Join(tmp, mapsName)
-	for _, dir := range []string{tmp, maps, filepath.Join(tmp, linksName)} {
+	for _, dir := range []string{tmp, maps, filepath.Join(tmp, linksName), filepath.Join(tmp, devicesName)} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
@@ -177,8 +179,10 @@ func (s *stateDir) remove() error {
 
 // Cleanup detaches and unpins everything that headgate left under the state
 // directory, with or without an agent having been shut down. It returns how
-// many programs it detached. [ErrInUse] when an agent is running.
-func Cleanup(path string) (int, error) {
+// many programs it detached. Each of before is called first, when no agent can
+// begin, and says how many it detached itself. [ErrInUse] when an agent is
+// running.
+func Cleanup(path string, before ...func() (int, error)) (int, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
@@ -188,8 +192,15 @@ func Cleanup(path string) (int, error) {
 	}
 	defer s.close()
 	n := 0
+	for _, f := range before {
+		m, err := f()
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
 	if entries, err := os.ReadDir(s.links()); err == nil {
-		n = len(entries)
+		n += len(entries)
 	}
 	return n, s.remove()
 }

@@ -55,6 +55,32 @@ func OpenNetns(name string) (*Netns, error) {
 	return ns, nil
 }
 
+// FindNetns opens the namespace with that cookie, if it is that of the process
+// or has a name under /run/netns. [ErrNoNetns] when it is not.
+func FindNetns(cookie uint64) (*Netns, error) {
+	names := []string{""}
+	entries, err := os.ReadDir(netnsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("find a network namespace: %w", err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	for _, name := range names {
+		ns, err := OpenNetns(name)
+		if err != nil {
+			continue // no namespace, or gone since
+		}
+		if ns.Cookie() == cookie {
+			return ns, nil
+		}
+		if err := ns.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: cookie %d", ErrNoNetns, cookie)
+}
+
 // Cookie identifies the namespace for as long as the host is up.
 func (ns *Netns) Cookie() uint64 { return ns.cookie }
 

@@ -1,0 +1,252 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/cilium/ebpf"
+
+	"headgate/pkg/config"
+	"headgate/pkg/device"
+	"headgate/pkg/loader"
+	"headgate/pkg/netfilter"
+	"headgate/pkg/pace"
+	"headgate/pkg/scope"
+)
+
+// holdQueue is the number of the netfilter queue in which packets wait, the
+// same in every namespace: each has its own queues.
+const holdQueue = 8437
+
+// holding is what lets arrivals of a scope wait: a program on each device
+// marks them, a rule of the packet filter queues them, and the holder gives
+// them their turn.
+type holding struct {
+	prog     *ebpf.Program
+	devices  *device.Attacher
+	rule     netfilter.Rule
+	claimer  *loader.Claimer
+	holder   *pace.Holder
+	stop     context.CancelFunc
+	followed chan struct{}
+}
+
+// holdAll begins to hold wherever a rule needs it.
+func (a *Agent) holdAll() error {
+	holders := make(map[uint32]*pace.Holder)
+	for _, s := range a.scopes {
+		if !s.needsIngress() {
+			continue
+		}
+		if !a.gate.Capabilities()[loader.CanHold] {
+			return fmt.Errorf("scope %s: this kernel cannot hold arrivals on their devices, which unit: request, hold, pace with a max_wait and reject: drop need", s.scope)
+		}
+		h, err := a.hold(s)
+		if err != nil {
+			return fmt.Errorf("scope %s: %w", s.scope, err)
+		}
+		s.holding = h
+		for _, t := range s.targets {
+			if t.ingress {
+				t.holder = h.holder
+				holders[t.id] = h.holder
+			}
+		}
+	}
+	if len(holders) == 0 {
+		return nil
+	}
+	w, err := a.gate.NewWakes()
+	if err != nil {
+		return err
+	}
+	a.wakes, a.awake = w, make(chan struct{})
+	go a.listenForSlots(w, holders)
+	return nil
+}
+
+func (s *scopeState) needsIngress() bool {
+	for _, t := range s.targets {
+		if t.ingress {
+			return true
+		}
+	}
+	return false
+}
+
+// hold begins to hold in a scope. What queues is there before what marks: a
+// marked packet that nobody queues passes as if there were a slot for it.
+func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
+	h := &holding{
+		rule:     netfilter.Rule{Netns: s.netns, Mark: loader.HoldMark, Queue: holdQueue},
+		followed: make(chan struct{}),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.close(), netfilter.Remove(s.netns))
+		}
+	}()
+	if _, err := h.rule.Ensure(); err != nil {
+		return nil, err
+	}
+	if h.claimer, err = a.gate.NewClaimer(s.netns); err != nil {
+		return nil, err
+	}
+	h.holder, err = pace.OpenHolder(pace.HolderOptions{
+		Netns: s.netns,
+		Queue: holdQueue,
+		Mark:  loader.HoldMark,
+		Gate:  waitingRoom{h.claimer},
+		Log:   a.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for port, t := range s.targets {
+		if t.ingress {
+			h.holder.SetTarget(port, t.id, t.policy())
+		}
+	}
+	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
+		return nil, err
+	}
+	h.devices, err = device.New(s.netns, h.prog, device.Options{Dir: a.gate.DevicesDir(), Log: a.log})
+	if err != nil {
+		return nil, err
+	}
+	if err := h.devices.Sync(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	h.stop = stop
+	go func() {
+		defer close(h.followed)
+		if err := h.devices.Run(ctx); err != nil {
+			a.log.Error("devices that appear from now on are not covered", "scope", s.scope.String(), "error", err)
+		}
+	}()
+	return h, nil
+}
+
+// close lets everything go that is held and leaves the kernel's side in place.
+func (h *holding) close() error {
+	var errs []error
+	if h.stop != nil {
+		h.stop()
+		<-h.followed
+	}
+	if h.holder != nil {
+		errs = append(errs, h.holder.Close())
+	}
+	if h.claimer != nil {
+		errs = append(errs, h.claimer.Close())
+	}
+	if h.prog != nil {
+		errs = append(errs, h.prog.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// remove takes the kernel's side away, before the holder is closed: what marks
+// first, then what is held, then the rule.
+func (h *holding) remove() error {
+	h.stop()
+	<-h.followed
+	err := h.devices.Detach()
+	return errors.Join(err, h.close(), netfilter.Remove(h.rule.Netns))
+}
+
+// policy says how the units of a target wait.
+func (t *target) policy() pace.Policy {
+	r := t.config.Rule
+	return pace.Policy{
+		MaxWaiting:  r.Hold.MaxWaiting,
+		MaxWait:     r.Hold.MaxWait,
+		NewestFirst: r.Hold.Order == config.OrderLIFO,
+		Reset:       r.Reject == config.RejectReset,
+	}
+}
+
+// waitingRoom is the kernel's count of those that wait, as the holder asks it.
+type waitingRoom struct{ *loader.Claimer }
+
+func (w waitingRoom) Held(f pace.Flow) (pace.Hold, bool, error) {
+	release, held, err := w.When(f.Client, f.Server, f.SYN)
+	return pace.Hold{Release: release}, held, err
+}
+
+func (w waitingRoom) Claim(f pace.Flow) (pace.Outcome, error) {
+	answer, err := w.Claimer.Claim(f.Client, f.Server, f.SYN)
+	switch answer {
+	case loader.Full:
+		return pace.Full, err
+	case loader.Done:
+		return pace.Claimed, err
+	}
+	return pace.Gone, err
+}
+
+func (w waitingRoom) Delivered(f pace.Flow) error {
+	return w.Claimer.Delivered(f.Client, f.Server, f.SYN)
+}
+
+func (w waitingRoom) GiveUp(f pace.Flow) error {
+	return w.Claimer.GiveUp(f.Client, f.Server, f.SYN)
+}
+
+// listenForSlots wakes the holders when slots come free, until w is closed.
+func (a *Agent) listenForSlots(w *loader.Wakes, holders map[uint32]*pace.Holder) {
+	defer close(a.awake)
+	for {
+		target, at, err := w.Next()
+		if err != nil {
+			if !loader.IsClosed(err) {
+				a.log.Error("slots that come free are noticed late from now on", "error", err)
+			}
+			return
+		}
+		if h := holders[target]; h != nil {
+			h.Wake(target, at)
+		}
+	}
+}
+
+// CleanUp removes what is left of headgate under a state directory and in the
+// namespaces that it was active in, as far as they can be found. It returns how
+// many programs it detached. [loader.ErrInUse] when an agent is running.
+func CleanUp(state string, log *slog.Logger) (int, error) {
+	return loader.Cleanup(state, func() (int, error) {
+		dir := loader.DevicesDir(state)
+		cookies, err := device.Pinned(dir)
+		if err != nil {
+			return 0, err
+		}
+		n := 0
+		for _, cookie := range cookies {
+			ns, err := scope.FindNetns(cookie)
+			if errors.Is(err, scope.ErrNoNetns) {
+				continue // it is gone, and all that was in it
+			}
+			if err != nil {
+				return n, err
+			}
+			detached, err := cleanNetns(ns, dir, log)
+			n += detached
+			if err := errors.Join(err, ns.Close()); err != nil {
+				return n, fmt.Errorf("clean up a network namespace: %w", err)
+			}
+		}
+		return n, nil
+	})
+}
+
+func cleanNetns(ns *scope.Netns, dir string, log *slog.Logger) (int, error) {
+	d, err := device.New(ns, nil, device.Options{Dir: dir, Log: log})
+	if err != nil {
+		return 0, err
+	}
+	n := len(d.Attached())
+	return n, errors.Join(d.Detach(), netfilter.Remove(ns))
+}
