@@ -46,10 +46,15 @@ rules:
     limit: {algorithm: fixed, initial: 10000}
 `
 
-// buildAgent builds the program as it is installed.
+// buildAgent builds the program as it is installed, for every user.
 func buildAgent(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "headgate")
+	for _, dir := range []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "headgate/cmd/agent").CombinedOutput(); err != nil {
 		t.Fatalf("build the agent: %v\n%s", err, out)
 	}
@@ -71,11 +76,17 @@ type agentProcess struct {
 func runAgent(t *testing.T, program string, h *lab.Host, yaml string, flags ...string) *agentProcess {
 	t.Helper()
 	p := launch(t, program, h, yaml, flags...)
+	p.await(t)
+	return p
+}
+
+// await waits until the agent says that it protects.
+func (p *agentProcess) await(t *testing.T) {
+	t.Helper()
 	await(t, "the agent answers", func() (any, bool) {
 		out, err := p.ask("status")
 		return out, err == nil
 	})
-	return p
 }
 
 // launch starts headgate run with a configuration.
@@ -85,9 +96,14 @@ func launch(t *testing.T, program string, h *lab.Host, yaml string, flags ...str
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &agentProcess{ctx: t.Context(), program: program, host: h}
 	args := append([]string{"run", "-c", file, "--state", stateDir(), "--lease", lease.String()}, flags...)
-	p.cmd = h.Command(t.Context(), program, args...)
+	return startProcess(t, program, h.Command(t.Context(), program, args...), h)
+}
+
+// startProcess starts a command that becomes an agent.
+func startProcess(t *testing.T, program string, cmd *lab.Cmd, h *lab.Host) *agentProcess {
+	t.Helper()
+	p := &agentProcess{ctx: t.Context(), program: program, host: h, cmd: cmd}
 	p.cmd.Stderr = &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start the agent: %v", err)
@@ -218,6 +234,7 @@ func TestLifecycle(t *testing.T) {
 		{"adoption under churn", testAdoptionUnderChurn},
 		{"clean stop", testCleanStop},
 		{"keep", testKeep},
+		{"three capabilities", testCapabilities},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, program) })
 	}
@@ -481,4 +498,29 @@ func testKeep(t *testing.T, program string) {
 		t.Errorf("exit code %d", code)
 	}
 	nothingLeft(t, ours)
+}
+
+// testCapabilities runs an agent as nobody, with no more rights than it needs
+// where its rules are of the host.
+func testCapabilities(t *testing.T, program string) {
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	k := keep(t, srv, "tcp", ":8080")
+	to := netip.AddrPortFrom(srv.Addr4, port)
+	dial(t, cli, to)
+	k.await(t, 1)
+	cmd := srv.Command(t.Context(), program, "run", "-p", "8080")
+	inShell(cmd, `mount -t bpf -o mode=1777 bpf /sys/fs/bpf &&
+		exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps="$0" --ambient-caps="$0" --bounding-set="-all,$0" "$@"`,
+		"+bpf,+net_admin,+perfmon")
+	p := startProcess(t, program, cmd, srv)
+	p.await(t)
+	dial(t, cli, to)
+	await(t, "both connections are counted", func() (any, bool) {
+		st := p.target(t)
+		return st, st.InFlight == 2 && st.AdmittedTotal == 2
+	})
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }
