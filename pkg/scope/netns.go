@@ -33,7 +33,8 @@ func OpenNetns(name string) (*Netns, error) {
 	path := name
 	switch {
 	case name == "":
-		path = "/proc/self/ns/net"
+		// Not of /proc/self: that is the main thread, which Do may have used up.
+		path = "/proc/thread-self/ns/net"
 	case !filepath.IsAbs(name):
 		path = filepath.Join(netnsDir, name)
 	}
