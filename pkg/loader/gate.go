@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -138,7 +137,8 @@ func (g *Gate) loadPrograms() error {
 			}
 			continue
 		}
-		if !canDoWithout || errors.Is(err, os.ErrPermission) {
+		// Not os.ErrPermission: that is EACCES, too, which the verifier says.
+		if !canDoWithout || errors.Is(err, unix.EPERM) {
 			return err
 		}
 		g.able[capability] = false

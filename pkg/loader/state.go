@@ -51,16 +51,16 @@ func openState(path string) (*stateDir, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return nil, noState(path, err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return nil, noState(path, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w%s, with its state in %s", ErrInUse, holder(f), path)
+			return nil, fmt.Errorf("%w%s, with its state in %s; stop it first", ErrInUse, holder(f), path)
 		}
 		return nil, fmt.Errorf("lock state directory %s: %w", path, err)
 	}
@@ -77,13 +77,22 @@ func CheckState(path string) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("state directory %s: %w", path, err)
+			return noState(path, err)
 		}
 		if st.Type != unix.BPF_FS_MAGIC {
 			return fmt.Errorf("state directory %s: %w; mount one: mount -t bpf bpf /sys/fs/bpf", path, ErrNotBPFFS)
 		}
 		return nil
 	}
+}
+
+// noState says why there can be no state directory, and what to do about it.
+func noState(path string, err error) error {
+	err = fmt.Errorf("state directory %s: %w", path, err)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: run as root, or as a user who may write there", err)
+	}
+	return err
 }
 
 // holder says which process holds the lock on f, as far as /proc/locks tells.

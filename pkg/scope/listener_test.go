@@ -45,12 +45,15 @@ func TestListeners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A connection is no listener.
+	// A connection is no listener. The server, which speaks first, has accepted it.
 	c, err := srv.Dial(t.Context(), "tcp", "127.0.0.1:81")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 
 	got := listenersOf(t, srv)
 	if len(got) != len(ports) {

@@ -23,6 +23,7 @@ const netnsDir = "/run/netns"
 type Netns struct {
 	file   *os.File
 	cookie uint64
+	own    bool // that of the process
 }
 
 // OpenNetns opens the namespace that name stands for: a name under /run/netns,
@@ -32,7 +33,8 @@ func OpenNetns(name string) (*Netns, error) {
 	path := name
 	switch {
 	case name == "":
-		path = "/proc/self/ns/net"
+		// Not of /proc/self: that is the main thread, which Do may have used up.
+		path = "/proc/thread-self/ns/net"
 	case !filepath.IsAbs(name):
 		path = filepath.Join(netnsDir, name)
 	}
@@ -43,7 +45,7 @@ func OpenNetns(name string) (*Netns, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
-	ns := &Netns{file: f}
+	ns := &Netns{file: f, own: name == ""}
 	err = ns.Do(func() error {
 		ns.cookie, err = netnsCookie()
 		return err
@@ -91,14 +93,22 @@ func (ns *Netns) Fd() int { return int(ns.file.Fd()) }
 func (ns *Netns) Close() error { return ns.file.Close() }
 
 // Do runs f on a thread that is inside the namespace. Goroutines that f starts
-// are not.
+// are not. To enter another namespace than that of the process takes
+// CAP_SYS_ADMIN.
 func (ns *Netns) Do(f func() error) error {
+	if ns.own {
+		return f()
+	}
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread ends with the goroutine, so that no
 		// other one is ever run in a namespace that it did not ask for.
 		runtime.LockOSThread()
-		if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
+		err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET)
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: run as root, or with CAP_SYS_ADMIN", err)
+		}
+		if err != nil {
 			done <- fmt.Errorf("enter network namespace: %w", err)
 			return
 		}
