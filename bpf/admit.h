@@ -169,8 +169,10 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 		take_slot_freely(target, conf, st, limit);
 		return ADMIT;
 	}
-	if (!max_waiting && (in_flight(units) >= limit || waiting(units)))
+	if (!max_waiting && in_flight(units) >= limit)
 		return REJECT_LIMIT;
+	if (!max_waiting && waiting(units)) /* it was refused on the device: why? */
+		return pace_is_far(conf, st, now) ? REJECT_PACE : REJECT_LIMIT;
 	if (!pace(conf, st, now, max_waiting ? conf->pace_max_wait : 0, release))
 		return REJECT_PACE;
 	if (!*release && try_take_slot(st, conf->tick, limit, true))
@@ -181,11 +183,12 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 static __always_inline void count_refusal(__u32 target, struct target_conf *conf,
 					  struct target_state *st, enum verdict v)
 {
+	if (v == REJECT_PACE) {
+		COUNT(target, rejected_pace); /* says nothing of the limit */
+		return;
+	}
 	note_refusal(conf, st);
-	if (v == REJECT_PACE)
-		COUNT(target, rejected_pace);
-	else
-		COUNT(target, rejected);
+	COUNT(target, rejected);
 }
 
 #endif

@@ -42,4 +42,13 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 	return false;
 }
 
+/* Whether the next slot lies further ahead than an arrival may wait. */
+static __always_inline bool pace_is_far(struct target_conf *conf, struct target_state *st, __u64 now)
+{
+	__u64 last = st->paced;
+
+	return conf->pace_interval && last && last + conf->pace_interval > now &&
+	       last + conf->pace_interval - now > conf->pace_max_wait;
+}
+
 #endif

@@ -21,6 +21,10 @@ type crowd struct {
 	connected  []int
 	refused    int
 	failed     map[error]int // other ends
+
+	began    time.Time
+	admitted []time.Duration // after that, how long each took that was
+	rejected []time.Duration // and each that was refused
 }
 
 // newCrowd has n clients connect from a host, every one before any is waited for.
@@ -57,8 +61,10 @@ func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 			}
 		})
 	}
+	c.began = time.Now()
 	close(start)
 	group.Wait()
+	now := time.Since(c.began)
 	// A refusal may be there before connect(2) returns; which it then says.
 	fds := c.connecting
 	c.connecting = nil
@@ -66,7 +72,7 @@ func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 		if errs[i] == unix.EINPROGRESS {
 			c.connecting = append(c.connecting, fd)
 		} else {
-			c.end(fd, errs[i])
+			c.end(fd, errs[i], now)
 		}
 	}
 	return c
@@ -94,6 +100,7 @@ func (c *crowd) wait(t *testing.T, atMost time.Duration) {
 		if _, err := unix.Poll(polls, int(left)); err != nil && err != unix.EINTR {
 			t.Fatalf("poll: %v", err)
 		}
+		now := time.Since(c.began)
 		c.connecting = c.connecting[:0]
 		for _, p := range polls {
 			fd := int(p.Fd)
@@ -107,18 +114,20 @@ func (c *crowd) wait(t *testing.T, atMost time.Duration) {
 			} else if errno != 0 {
 				ended = unix.Errno(errno)
 			}
-			c.end(fd, ended)
+			c.end(fd, ended, now)
 		}
 	}
 }
 
-func (c *crowd) end(fd int, err error) {
+func (c *crowd) end(fd int, err error, took time.Duration) {
 	switch err {
 	case nil:
 		c.connected = append(c.connected, fd)
+		c.admitted = append(c.admitted, took)
 		return
 	case unix.ECONNREFUSED:
 		c.refused++
+		c.rejected = append(c.rejected, took)
 	default:
 		c.failed[err]++
 	}

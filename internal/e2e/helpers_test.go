@@ -210,6 +210,7 @@ type keeper struct {
 
 	mu    sync.Mutex
 	conns []net.Conn
+	times []time.Time // when each was accepted
 }
 
 // keep starts a keeper on a host. It ends with the test.
@@ -230,6 +231,7 @@ func keep(t *testing.T, h *lab.Host, network, address string) *keeper {
 			}
 			k.mu.Lock()
 			k.conns = append(k.conns, c)
+			k.times = append(k.times, time.Now())
 			k.mu.Unlock()
 		}
 	}()

@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"headgate/internal/lab"
+	"headgate/pkg/agent"
+)
+
+// checkPaced checks that clients which all came at the same moment were let in
+// at even intervals.
+func checkPaced(t *testing.T, c *crowd, n int, interval time.Duration) {
+	t.Helper()
+	if len(c.connected) != n || c.refused != 0 || len(c.failed) != 0 {
+		t.Fatalf("%v; want %d connected", c, n)
+	}
+	even := 0
+	for i := 1; i < n; i++ {
+		if gap := c.admitted[i] - c.admitted[i-1] - interval; gap.Abs() <= 10*time.Millisecond {
+			even++
+		}
+	}
+	last, want := c.admitted[n-1], time.Duration(n-1)*interval
+	t.Logf("the last of %d after %v; %d of %d gaps are %v, 10ms more or less", n, last, even, n-1, interval)
+	if even*100 < 95*(n-1) {
+		t.Errorf("%d of %d gaps are within 10ms of %v; want 95%%: %v", even, n-1, interval, c.admitted)
+	}
+	if last < want-10*time.Millisecond || last > want+slack {
+		t.Errorf("the last came in after %v, want %v", last, want)
+	}
+}
+
+// Whoever comes in a crowd is let in at even intervals, and nobody is refused.
+func TestPacedCrowd(t *testing.T) {
+	tests := []struct {
+		name    string
+		clients int
+		rate    float64
+		path    func(*testing.T) (srv, cli *lab.Host, to netip.Addr)
+	}{
+		{"IPv4", 100, 10, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+			srv, cli, at := hosts(t)
+			return srv, cli, at.Addr()
+		}},
+		{"IPv6", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+			srv, cli, _ = hosts(t)
+			return srv, cli, srv.Addr6
+		}},
+		{"loopback IPv4", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+			h := lab.ForTest(t, "srv").Host("srv")
+			return h, h, netip.MustParseAddr("127.0.0.1")
+		}},
+		{"loopback IPv6", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+			h := lab.ForTest(t, "srv").Host("srv")
+			return h, h, netip.IPv6Loopback()
+		}},
+		{"clients elsewhere", 40, 10, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+			w := wired(t, nil)
+			return w.A.Host, w.B.Host, w.A.Addr4
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			srv, cli, addr := test.path(t)
+			k := keep(t, srv, "tcp", ":8080")
+			a := startHolding(t, srv, paced(test.rate, 20*time.Second))
+			c := newCrowd(t, cli, netip.AddrPortFrom(addr, port), test.clients)
+			c.wait(t, 30*time.Second)
+			checkPaced(t, c, test.clients, time.Duration(float64(time.Second)/test.rate))
+			await(t, "all are counted", func() (any, bool) {
+				st := target(a)
+				return st, st.AdmittedTotal == uint64(test.clients) && st.InFlight == test.clients && st.Waiting == 0
+			})
+			st := target(a)
+			if rejectedInAll(st) != 0 || st.BypassedTotal != 0 || st.HeldTotal != uint64(test.clients-1) {
+				t.Errorf("rejected or bypassed, or not all but one held: %+v", st)
+			}
+			c.close()
+			k.closeAll()
+			empty(t, a)
+		})
+	}
+}
+
+// Where nothing is held, one of a crowd comes in, and the others hear at once
+// that they do not.
+func TestPacedWithoutHolding(t *testing.T) {
+	const clients = 50
+	srv, cli, to := hosts(t)
+	k := keep(t, srv, "tcp", ":8080")
+	a := startHolding(t, srv, paced(10, 0))
+	c := newCrowd(t, cli, to, clients)
+	c.wait(t, patience)
+	if len(c.connected) != 1 || c.refused != clients-1 {
+		t.Fatalf("%v; want 1 and %d", c, clients-1)
+	}
+	if slowest := quantile(c.rejected, 1); slowest > slack {
+		t.Errorf("a refusal took %v", slowest)
+	}
+	checkRefusedByPace(t, a, clients-1)
+	c.close()
+	k.closeAll()
+	empty(t, a)
+}
+
+// Of a crowd, those come in whose turn is not too far off.
+func TestPacedMaxWait(t *testing.T) {
+	const clients, admitted = 60, 6 // after 0, 100 ... 500 ms
+	srv, cli, to := hosts(t)
+	k := keep(t, srv, "tcp", ":8080")
+	a := startHolding(t, srv, paced(10, 500*time.Millisecond))
+	c := newCrowd(t, cli, to, clients)
+	c.wait(t, patience)
+	if c.refused != clients-admitted {
+		t.Fatalf("%v; want %d and %d", c, admitted, clients-admitted)
+	}
+	if slowest := quantile(c.rejected, 1); slowest > slack {
+		t.Errorf("a refusal took %v", slowest)
+	}
+	checkPaced(t, &crowd{connected: c.connected, admitted: c.admitted}, admitted, 100*time.Millisecond)
+	checkRefusedByPace(t, a, clients-admitted)
+	c.close()
+	k.closeAll()
+	empty(t, a)
+}
+
+func checkRefusedByPace(t *testing.T, a *agent.Agent, n uint64) {
+	t.Helper()
+	await(t, "the pace has refused them", func() (any, bool) {
+		r := target(a).RejectedTotal
+		return r, r.Pace == n && r.Limit == 0 && r.HoldTimeout == 0
+	})
+}
+
+// High rates are kept, and nobody comes in before the schedule allows it.
+func TestPacedRates(t *testing.T) {
+	for _, rate := range []int{1000, 5000} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			n := rate*3/2 + 1 // two files each: within the usual limit of them
+			interval := time.Second / time.Duration(rate)
+			srv, cli, to := hosts(t)
+			if err := srv.Sysctl("net.ipv4.tcp_syncookies", "0"); err != nil {
+				t.Fatal(err)
+			}
+			k := keep(t, srv, "tcp", ":8080")
+			a := startHolding(t, srv, paced(float64(rate), 20*time.Second))
+			c := newCrowd(t, cli, to, n)
+			await(t, "all have come in", func() (any, bool) { return k.held(), k.held() == n })
+			k.mu.Lock()
+			times := make([]time.Duration, n)
+			for i, at := range k.times {
+				times[i] = at.Sub(c.began)
+			}
+			k.mu.Unlock()
+			// Exact: a turn may come late, but never early.
+			for i, at := range times {
+				if at < time.Duration(i)*interval {
+					t.Errorf("number %d came in after %v, its turn is not before %v", i, at, time.Duration(i)*interval)
+					break
+				}
+			}
+			measured := float64(n-1) / times[n-1].Seconds()
+			t.Logf("%.1f a second; at 1/4, 1/2, 3/4: %v %v %v", measured, times[n/4], times[n/2], times[3*n/4])
+			if measured < 0.98*float64(rate) || measured > 1.02*float64(rate) {
+				t.Errorf("%.1f a second, want %d", measured, rate)
+			}
+			st := target(a)
+			if rejectedInAll(st) != 0 || st.BypassedTotal != 0 {
+				t.Errorf("rejected or bypassed: %+v", st)
+			}
+			c.close()
+			k.closeAll()
+			empty(t, a)
+		})
+	}
+}
