@@ -121,11 +121,15 @@ static __always_inline bool sweep(__u64 now)
 	return true;
 }
 
-/* Notes a slot that is taken already under its tuple. */
+/* Notes a slot that is taken already under its tuple. isn: see struct pending. */
 static __always_inline void reserve(struct target_conf *conf, struct target_state *st,
-				    struct pending_key *key, __u64 now)
+				    struct pending_key *key, __u64 now, __u32 isn)
 {
-	struct pending p = { .expires = now + RESERVATION_TTL, .cohort = conf->cohort_epoch };
+	struct pending p = {
+		.expires = now + RESERVATION_TTL,
+		.cohort = conf->cohort_epoch,
+		.isn = isn,
+	};
 	long err;
 
 	__sync_fetch_and_add(&st->pending, 1);

@@ -118,11 +118,13 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 		if (c && c->per_request)
 			v = request_arrives(skb, c, &s, true);
 	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		v = syn_arrives(conf, st, &key);
+		v = syn_arrives(conf, st, &key, s.seq);
 		if (v >= REJECT_LIMIT && conf->flags & TARGET_DROP) {
 			count_refusal(key.target, conf, st, v);
 			return TCX_DROP;
 		}
+	} else if (flags & TCP_RST) {
+		syn_reset(st, &key, s.seq);
 	}
 	if (v == HOLD)
 		skb->mark |= hold_mark;

@@ -12,9 +12,11 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 				     struct pending_key *key, __u32 op)
 {
 	struct hold *h = bpf_map_lookup_elem(&holds, key);
+	__u32 isn;
 
 	if (!h)
 		return CLAIM_GONE;
+	isn = h->isn;
 	switch (op) {
 	case CLAIM_WHEN:
 		skb->tstamp = h->release;
@@ -36,7 +38,7 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	}
 	__sync_fetch_and_add(&st->units, -ONE_WAITING);
 	COUNT(key->target, claimed);
-	reserve(conf, st, key, bpf_ktime_get_ns());
+	reserve(conf, st, key, bpf_ktime_get_ns(), isn);
 	return CLAIM_OK;
 }
 

@@ -138,6 +138,9 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	KEY_ADDRESSES(&key, ctx);
 	cohort = cohort_of(conf, &key);
 	reserved = drop_pending(st, &key);
+	/* A SYN that was sent again may wait while an earlier one is answered. */
+	if (waiting(st->units) && drop_hold(&key))
+		stop_waiting(target, st);
 
 	c = bpf_sk_storage_get(&conns, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!c) {

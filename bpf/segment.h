@@ -13,6 +13,7 @@
 #define ETH_P_IPV6 0x86dd
 
 #define TCP_SYN 0x02
+#define TCP_RST 0x04
 #define TCP_ACK 0x10
 
 #define IP_OFFSET 0x1fff

@@ -41,7 +41,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 		/* Nobody was there to hold it. */
 		COUNT(target, bypassed);
 		take_slot(st, conf->tick, -ONE_WAITING);
-		reserve(conf, st, key, now);
+		reserve(conf, st, key, now, 0);
 		return true;
 	}
 	v = admit(target, conf, st, now, 0, &release);
@@ -49,7 +49,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 		count_refusal(target, conf, st, v);
 		return false;
 	}
-	reserve(conf, st, key, now);
+	reserve(conf, st, key, now, 0);
 	return true;
 }
 
@@ -58,11 +58,11 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
  * to the same verdict and has the kernel send one.
  */
 static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct target_state *st,
-						struct pending_key *key)
+						struct pending_key *key, __u32 isn)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 target = key->target;
-	struct hold h = {};
+	struct hold h = { .isn = isn };
 	enum verdict v;
 
 	if (st->pending && bpf_map_lookup_elem(&pendings, key))
@@ -74,7 +74,7 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 
 	v = admit(target, conf, st, now, conf->max_waiting, &h.release);
 	if (v == ADMIT) {
-		reserve(conf, st, key, now);
+		reserve(conf, st, key, now, isn);
 	} else if (v == HOLD) {
 		h.expires = (h.release ? h.release : now) + conf->max_wait + RESERVATION_TTL;
 		if (bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST)) {
@@ -85,6 +85,24 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 		COUNT(target, held);
 	}
 	return v;
+}
+
+/*
+ * A client that has given up while it was held answers the SYN-ACK by a reset.
+ * With this sequence number, no other, the kernel gives up the handshake too:
+ * the slot need not wait for the reservation to expire.
+ */
+static __always_inline void syn_reset(struct target_state *st, struct pending_key *key, __u32 seq)
+{
+	struct pending *p;
+
+	if (!st->pending)
+		return;
+	p = bpf_map_lookup_elem(&pendings, key);
+	if (!p || !p->isn || seq != p->isn + 1 || !drop_pending(st, key))
+		return;
+	release_slot(key->target, st);
+	COUNT(key->target, expired);
 }
 
 #endif

@@ -111,13 +111,15 @@ struct pending_key {
 struct pending {
 	__u64 expires; /* CLOCK_MONOTONIC, ns */
 	__u32 cohort;  /* epoch that gathered when the SYN was admitted */
-	__u32 pad;
+	__u32 isn;     /* the SYN's sequence number, of one that a device has seen; else 0 */
 };
 
 /* A SYN that waits. */
 struct hold {
 	__u64 expires; /* when nobody has come back for it, ns */
 	__u64 release; /* its pace slot, ns; 0: it waits for a free slot alone */
+	__u32 isn;     /* its sequence number */
+	__u32 pad;
 };
 
 /* Tells the agent that a slot came free on a target where units wait. */

@@ -52,13 +52,15 @@ type headgateHold struct {
 	_       structs.HostLayout
 	Expires uint64
 	Release uint64
+	Isn     uint32
+	Pad     uint32
 }
 
 type headgatePending struct {
 	_       structs.HostLayout
 	Expires uint64
 	Cohort  uint32
-	Pad     uint32
+	Isn     uint32
 }
 
 type headgatePendingKey struct {
