@@ -8,6 +8,29 @@
 
 #include "conn.h"
 
+/*
+ * The unit is another one than under the predecessor. The socket's lock is held
+ * and the socket is open: its end comes after this, and finds it converted.
+ */
+static __always_inline void conn_convert(struct conn *c, struct target_conf *conf,
+					 struct target_state *st)
+{
+	bool per_request = conf->flags & TARGET_REQUEST;
+
+	if (c->per_request == per_request || !__sync_lock_test_and_set(&c->counted, 0))
+		return;
+	if (per_request) {
+		conn_open_free(c, c->target, st, true);
+	} else {
+		request_finish(c);
+		c->per_request = 0;
+		__sync_fetch_and_add(&st->connections, -1);
+		take_slot(st, conf->tick, 0);
+		COUNT(c->target, adopted);
+	}
+	__sync_lock_test_and_set(&c->counted, 1);
+}
+
 static __always_inline void conn_adopt(struct tcp_sock *tp)
 {
 	struct sock *s = (struct sock *)tp;
@@ -34,8 +57,10 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 		COUNT(target, conn_full);
 		return;
 	}
-	if (c->opened)
-		return; /* known already */
+	if (c->opened) {
+		conn_convert(c, conf, st); /* known already */
+		return;
+	}
 	if (bpf_setsockopt(tp, SOL_TCP, SETSOCKOPT_CB_FLAGS, &flags, sizeof(flags))) {
 		/* Its end would not be seen: it must not hold a slot for ever. */
 		bpf_sk_storage_delete(&conns, tp);

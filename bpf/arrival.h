@@ -16,10 +16,10 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	struct target_conf *conf = conf_of(c->target);
 	struct target_state *st = state_of(c->target);
 	bool fresh = after(s->seq + s->len, c->arrived_end);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_ns(), release;
 	enum verdict v;
 
-	if (!conf || !st)
+	if (!conf || !st || !c->counted)
 		return ADMIT;
 	if (fresh)
 		c->arrived_end = s->seq + s->len;
@@ -39,17 +39,17 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 		return ADMIT;
 
 	c->cohort = conf->cohort_epoch;
-	v = may_hold ? admit(c->target, conf, st, now, ~0U, &c->release) : REJECT_LIMIT;
+	/* The agent counts who waits, and refuses, for it alone can. */
+	v = may_hold ? admit(c->target, conf, st, now, ~0U, &release) : REJECT_LIMIT;
 	if (v == HOLD) {
-		/* The agent counts who waits, and refuses, for it alone can. */
-		c->request = REQUEST_HELD;
-		COUNT(c->target, held);
-		return HOLD;
+		c->release = release;
+		if (!release)
+			note_refusal(conf, st);
+		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
 	}
 	if (v != ADMIT)
 		take_slot_freely(c->target, conf, st, limit_now(conf, st));
-	c->request = REQUEST_BUSY;
-	COUNT(c->target, requests);
+	request_begins(c, st, REQUEST_BUSY);
 	return ADMIT;
 }
 

@@ -66,6 +66,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 		return CLAIM_GONE;
 	}
 	__sync_fetch_and_add(&st->units, -ONE_WAITING);
+	c->cohort = conf->cohort_epoch; /* admitted now, whenever it came */
 	COUNT(c->target, claimed);
 	COUNT(c->target, requests);
 	return CLAIM_OK;

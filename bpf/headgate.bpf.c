@@ -9,6 +9,8 @@
  *   claim.h    may one that waited come in now?   run by the agent
  *   conn.h     when does a connection begin and end, and its TCP RTT?
  *                                                sockops, cgroup/sock_release
+ *   tls.h      what of a client's payload is no request?
+ *   postgres.h the same
  *   service.h  how long does the service take?   cgroup_skb
  *   cohort.h   which units does a probe time?
  *   adopt.h    connections older than we are     iter/tcp

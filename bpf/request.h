@@ -30,6 +30,31 @@ static __always_inline void request_finish(struct conn *c)
 	}
 }
 
+/*
+ * A request has taken its slot or its place. Another segment of it may have
+ * been faster on another CPU, and the connection may have ended meanwhile:
+ * then it is given back.
+ */
+static __always_inline bool request_begins(struct conn *c, struct target_state *st, __u32 state)
+{
+	if (!turn(c, REQUEST_NONE, state)) {
+		if (state == REQUEST_HELD)
+			stop_waiting(c->target, st);
+		else
+			release_slot(c->target, st);
+		return false;
+	}
+	if (state == REQUEST_HELD)
+		COUNT(c->target, held);
+	else
+		COUNT(c->target, requests);
+	if (!c->counted) {
+		request_finish(c);
+		return false;
+	}
+	return true;
+}
+
 /* A request that waits comes in although nobody has let it: the agent is dead or hangs. */
 static __always_inline void request_bypass(struct conn *c, struct target_conf *conf,
 					   struct target_state *st)

@@ -73,6 +73,19 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 		cohort_join(c, now);
 }
 
+/*
+ * Output came that may be session tickets. For a sample that is left open until
+ * it can be told, but a slot must not be held by a client that asks nothing
+ * more. Tickets come at once, and are not the second thing to come.
+ */
+static __always_inline void request_may_be_answered(struct conn *c, __u64 took)
+{
+	if (took >= TICKET_TIME || c->flags & CONN_TICKETED)
+		request_finish(c);
+	else
+		c->flags |= CONN_TICKETED;
+}
+
 static __always_inline void packet_out(struct __sk_buff *skb)
 {
 	struct conn *c = conn_of_packet(skb);
@@ -83,11 +96,17 @@ static __always_inline void packet_out(struct __sk_buff *skb)
 		return;
 	c->out_end = s.seq + s.len;
 	asked = c->asked;
-	if (!asked)
+	if (!asked) {
+		if (c->flags & CONN_TICKET)
+			c->flags |= CONN_TICKETED;
 		return;
+	}
 	took = bpf_ktime_get_ns() - asked;
-	if (c->flags & CONN_TLS && !is_response(skb, c, &s, took))
+	if (c->flags & CONN_TLS && !is_response(skb, c, &s, took)) {
+		if (c->per_request && c->first)
+			request_may_be_answered(c, took);
 		return;
+	}
 	conn_answered(c, took);
 }
 

@@ -8,8 +8,7 @@
 #ifndef HEADGATE_TLS_H
 #define HEADGATE_TLS_H
 
-#include "conn.h"
-#include "segment.h"
+#include "postgres.h"
 
 /* More than the tickets of any server: implementations send one to four of 100 to 300 bytes. */
 #define TICKETS_LENGTH 4096
@@ -65,15 +64,18 @@ static __always_inline bool is_request(struct __sk_buff *skb, struct conn *c, st
 	__u32 flags = c->flags;
 	struct record r;
 
-	if ((flags & (CONN_SPOKE | CONN_TLS)) == CONN_SPOKE)
-		return true;
+	if ((flags & (CONN_SPOKE | CONN_TLS)) == CONN_SPOKE) {
+		if (flags & CONN_LOGIN && postgres_login(skb, c, s))
+			return false;
+		return !postgres_ends(skb, s);
+	}
 	c->flags = flags | CONN_SPOKE;
 	if (s->len < sizeof(r) || load(skb, s->offset, &r, sizeof(r)))
 		return !(flags & CONN_HANDSHAKE);
 
 	if (!(flags & CONN_SPOKE)) {
 		if (r.type != TLS_HANDSHAKE || r.version[0] != 3)
-			return true;
+			return !postgres_starts(skb, c, s, flags);
 		c->flags = CONN_SPOKE | CONN_TLS | CONN_HANDSHAKE;
 		return false;
 	}

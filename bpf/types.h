@@ -134,6 +134,8 @@ enum conn_flags {
 	CONN_TLS = 1 << 1,       /* and it began with a TLS handshake */
 	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
 	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
+	CONN_TICKETED = 1 << 4,  /* what may have been these was sent */
+	CONN_LOGIN = 1 << 5,     /* PostgreSQL: no request yet */
 };
 
 /* What the agent asks of headgate_claim, in the mark of a packet's copy. */

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -119,11 +120,20 @@ func (h *Host) StartRedis(ctx context.Context, port int) (*Daemon, error) {
 }
 
 func (h *Host) startDaemon(ctx context.Context, group *Cgroup, port int, name string, args ...string) (*Daemon, error) {
+	return h.startDaemonAs(ctx, nil, group, port, name, args...)
+}
+
+// startDaemonAs starts a daemon as another user, or as this one with as nil.
+func (h *Host) startDaemonAs(ctx context.Context, as *syscall.Credential, group *Cgroup, port int, name string, args ...string) (*Daemon, error) {
 	if h.Listens(port) {
 		return nil, fmt.Errorf("starting %s on host %s: port %d is in use", name, h.Name, port)
 	}
 	d := &Daemon{cmd: h.Command(ctx, name, args...)}
 	d.cmd.Cgroup = group
+	if as != nil {
+		d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+		d.cmd.Dir = "/"
+	}
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s on host %s: %w", name, h.Name, err)

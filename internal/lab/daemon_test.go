@@ -109,3 +109,25 @@ func TestListed(t *testing.T) {
 		}
 	}
 }
+
+func TestPostgres(t *testing.T) {
+	l := ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	pg, err := srv.StartPostgres(t.Context(), 5432, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{srv.Addr4.String(), srv.Addr6.String()} {
+		out, err := cli.Command(t.Context(), pg.Programs+"/psql", "-h", host, "-U", "postgres", "-Atc", "select 41 + 1").CombinedOutput()
+		if err != nil || string(out) != "42\n" {
+			t.Errorf("%s: %v, %q", host, err, out)
+		}
+	}
+	out, err := srv.Command(t.Context(), pg.Programs+"/psql", "-h", pg.Socket, "-U", "postgres", "-Atc", "show max_connections").CombinedOutput()
+	if err != nil || string(out) != "10\n" {
+		t.Errorf("by its socket: %v, %q", err, out)
+	}
+	if err := pg.Stop(); err != nil {
+		t.Error(err)
+	}
+}

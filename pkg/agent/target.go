@@ -148,6 +148,9 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 		Refused:     r.Rejected - t.last.Rejected + r.WouldReject - t.last.WouldReject,
 		Observing:   t.mode == config.ModeObserve,
 	}
+	if r.RefusedIn == t.tick {
+		in.Refused = max(in.Refused, 1) // or had to wait, for want of a slot
+	}
 	if r.PeakTick == t.tick {
 		in.MaxInFlight = max(in.MaxInFlight, r.Peak-min(idle, t.idle))
 	}

@@ -186,7 +186,7 @@ func (g *Gate) Retire(key TargetKey) error {
 	if err := g.maps[headgateMapStates].Lookup(id, &st); err != nil {
 		return fmt.Errorf("retire target: %w", err)
 	}
-	if uint32(st.Units) > 0 {
+	if st.Units > 0 || st.Connections > 0 {
 		return nil
 	}
 	delete(g.ids, key)
