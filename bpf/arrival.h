@@ -88,6 +88,34 @@ static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struc
 	return c;
 }
 
+/*
+ * Whether this host only forwards the packet: a router, or a host of containers
+ * that have addresses of their own. Where forwarding is off there is no such.
+ */
+static __always_inline bool is_forwarded(struct __sk_buff *skb, struct pending_key *key)
+{
+	struct bpf_fib_lookup fib = {
+		.l4_protocol = IPPROTO_TCP,
+		.sport = key->remote_port,
+		.dport = bpf_htons(key->local_port),
+		.ifindex = skb->ifindex,
+	};
+	long found;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		fib.family = AF_INET;
+		fib.ipv4_src = key->remote[3];
+		fib.ipv4_dst = key->local[3];
+	} else {
+		fib.family = AF_INET6;
+		__builtin_memcpy(fib.ipv6_src, key->remote, sizeof(key->remote));
+		__builtin_memcpy(fib.ipv6_dst, key->local, sizeof(key->local));
+	}
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	       found == BPF_FIB_LKUP_RET_FRAG_NEEDED;
+}
+
 static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 {
 	struct pending_key key = {};
@@ -118,6 +146,8 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 		if (c && c->per_request)
 			v = request_arrives(skb, c, &s, true);
 	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		if (is_forwarded(skb, &key))
+			return TCX_NEXT;
 		v = syn_arrives(conf, st, &key, s.seq);
 		if (v >= REJECT_LIMIT && conf->flags & TARGET_DROP) {
 			count_refusal(key.target, conf, st, v);

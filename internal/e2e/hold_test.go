@@ -164,6 +164,10 @@ func TestHeldForTooLong(t *testing.T) {
 func TestHeldTooMany(t *testing.T) {
 	const most, clients = 10, 30
 	srv, cli, to := hosts(t)
+	// Most hosts are no routers. Those of a lab are.
+	if err := srv.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
+		t.Fatal(err)
+	}
 	k := keep(t, srv, "tcp", ":8080")
 	a := startHolding(t, srv, func(r *config.Rule) {
 		holding(1, time.Minute)(r)
