@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"headgate/internal/lab"
+	"headgate/pkg/agent"
 	"headgate/pkg/loader"
 	"headgate/pkg/status"
 )
@@ -84,7 +86,7 @@ func startProcess(t *testing.T, program string, cmd *lab.Cmd, h *lab.Host) *agen
 		if t.Failed() {
 			t.Logf("log of agent %d:\n%s", p.cmd.Process.Pid, p.log.String())
 		}
-		if _, err := loader.Cleanup(stateDir()); err != nil && !errors.Is(err, loader.ErrInUse) {
+		if _, err := agent.CleanUp(stateDir(), slog.New(slog.DiscardHandler)); err != nil && !errors.Is(err, loader.ErrInUse) {
 			t.Errorf("clean up: %v", err)
 		}
 	})
