@@ -263,6 +263,11 @@ func (a *Agent) readMeters() error {
 			}
 		}
 	}
+	for _, s := range a.scopes {
+		if s.holding != nil {
+			s.holding.look(s, a.log)
+		}
+	}
 	now, err := monotonic()
 	if err != nil {
 		return err

@@ -31,6 +31,7 @@ type holding struct {
 	holder   *pace.Holder
 	stop     context.CancelFunc
 	followed chan struct{}
+	trouble  error // why arrivals are not held; as of the last look
 }
 
 // holdAll begins to hold wherever a rule needs it.
@@ -94,11 +95,18 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 	if h.claimer, err = a.gate.NewClaimer(s.netns); err != nil {
 		return nil, err
 	}
+	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
+		return nil, err
+	}
+	h.devices, err = device.New(s.netns, h.prog, device.Options{Dir: a.gate.DevicesDir(), Log: a.log})
+	if err != nil {
+		return nil, err
+	}
 	h.holder, err = pace.OpenHolder(pace.HolderOptions{
 		Netns: s.netns,
 		Queue: holdQueue,
 		Mark:  loader.HoldMark,
-		Gate:  waitingRoom{h.claimer},
+		Gate:  waitingRoom{h.claimer, h.devices, make(map[uint32]bool)},
 		Log:   a.log,
 	})
 	if err != nil {
@@ -108,13 +116,6 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 		if t.ingress {
 			h.holder.SetTarget(port, t.id, t.policy())
 		}
-	}
-	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
-		return nil, err
-	}
-	h.devices, err = device.New(s.netns, h.prog, device.Options{Dir: a.gate.DevicesDir(), Log: a.log})
-	if err != nil {
-		return nil, err
 	}
 	if err := h.devices.Sync(); err != nil {
 		return nil, err
@@ -128,6 +129,23 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 		}
 	}()
 	return h, nil
+}
+
+// look puts the rule back where somebody took it away, and finds out whether
+// arrivals are held. Where they are not, they pass.
+func (h *holding) look(s *scopeState, log *slog.Logger) {
+	made, err := h.rule.Ensure()
+	if made {
+		log.Warn("somebody removed headgate's rule from the packet filter; it is there again", "scope", s.scope.String())
+	}
+	err = errors.Join(err, h.holder.Err())
+	switch {
+	case err != nil && (h.trouble == nil || h.trouble.Error() != err.Error()):
+		log.Error("arrivals are not held: whoever comes passes", "scope", s.scope.String(), "error", err)
+	case err == nil && h.trouble != nil:
+		log.Info("arrivals are held again", "scope", s.scope.String())
+	}
+	h.trouble = err
 }
 
 // close lets everything go that is held and leaves the kernel's side in place.
@@ -170,11 +188,30 @@ func (t *target) policy() pace.Policy {
 }
 
 // waitingRoom is the kernel's count of those that wait, as the holder asks it.
-type waitingRoom struct{ *loader.Claimer }
+type waitingRoom struct {
+	*loader.Claimer
+	devices *device.Attacher
+	remote  map[uint32]bool // by device; the devices are not asked each time, for they may be busy
+}
 
-func (w waitingRoom) Held(f pace.Flow) (pace.Hold, bool, error) {
+func (w waitingRoom) Held(f pace.Flow, p pace.Packet) (pace.Hold, bool, error) {
 	release, held, err := w.When(f.Client, f.Server, f.SYN)
-	return pace.Hold{Release: release}, held, err
+	return pace.Hold{Release: release, Remote: f.SYN && w.isRemote(p.Device)}, held, err
+}
+
+// isRemote says whether what comes by a device is surely from another host,
+// which it is when the device is hardware.
+func (w waitingRoom) isRemote(index uint32) bool {
+	remote, known := w.remote[index]
+	if known {
+		return remote
+	}
+	d, ok := w.devices.Device(int(index))
+	if ok {
+		remote = d.Kind == "" && !d.Loopback
+		w.remote[index] = remote
+	}
+	return remote
 }
 
 func (w waitingRoom) Claim(f pace.Flow) (pace.Outcome, error) {

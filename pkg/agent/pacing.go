@@ -46,9 +46,11 @@ func (p *pacing) interval(now time.Duration, admitted uint64, limit int, mean ti
 		}
 		p.perSecond = pace.AutoRate(limit, time.Duration(p.mean*float64(time.Second)), p.rule.Pace.Headroom)
 	case p.ramp != nil:
-		if s := now.Truncate(time.Second); s != p.second {
-			p.second = s
-			p.passed = [2]uint64{admitted, p.passed[0]}
+		switch s := now.Truncate(time.Second); {
+		case p.second == 0: // what passed before the agent began warms nothing up
+			p.second, p.passed = s, [2]uint64{admitted, admitted}
+		case s != p.second:
+			p.second, p.passed = s, [2]uint64{admitted, p.passed[0]}
 		}
 		p.perSecond = p.ramp.Rate(now, int(p.passed[0]-p.passed[1]))
 	default:

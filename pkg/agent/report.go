@@ -71,5 +71,10 @@ func (a *Agent) NotReady() []string {
 	if n := attached[loader.HookLookup]; n < len(a.scopes) {
 		reasons = append(reasons, fmt.Sprintf("admission is attached to %d of %d network namespaces", n, len(a.scopes)))
 	}
+	for _, s := range a.scopes {
+		if s.holding != nil && s.holding.trouble != nil {
+			reasons = append(reasons, fmt.Sprintf("scope %s: arrivals are not held: %v", s.scope, s.holding.trouble))
+		}
+	}
 	return reasons
 }

@@ -40,10 +40,11 @@ type waiter struct {
 }
 
 // The back-off of SYNs doubles from 1 s (RFC 6298), in Linux since 6.5 after
-// some that come each second. In both a client is silent for at most a second
-// longer than it has tried so far.
+// some that come each second; of older systems, and where the first has been
+// lost, from 3 s. In all of these a client is silent for at most that much
+// longer than it has tried so far, also when its second SYN is lost.
 const (
-	synRetry = time.Second
+	synRetry = 3 * time.Second
 
 	// synSlack is how late a SYN may come.
 	synSlack = 500 * time.Millisecond

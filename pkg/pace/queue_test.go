@@ -270,10 +270,12 @@ func TestSilentClients(t *testing.T) {
 		syns  []time.Duration
 		until time.Duration // 0: never
 	}{
-		"gave up at once":       {times(), 1500 * time.Millisecond},
-		"gave up later":         {times(1.01, 3.02), 7540 * time.Millisecond},
+		"gave up at once":       {times(), 3500 * time.Millisecond},
+		"gave up later":         {times(1.01, 3.02), 9540 * time.Millisecond},
 		"classic":               {times(1.01, 3.02, 7.05, 15.1), 0},
 		"linear, then doubling": {times(1.01, 2.03, 3.04, 4.06, 5.08, 7.2, 11.5, 19), 0},
+		"second one lost":       {times(3.02, 7.05, 15.1), 0},
+		"from three seconds on": {times(3.02, 9.05), 0},
 		"early":                 {times(0.8, 2.6, 6.6, 14.7), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,11 +312,11 @@ func TestSilentClients(t *testing.T) {
 		q.Arrive(queueStart, f, Hold{Remote: true}, Packet{Seq: 1, Len: 1})
 		again := queueStart + 1400*time.Millisecond
 		q.Join(again, f, Packet{Seq: 2, Len: 1})
-		q.Tick(again + 1500*time.Millisecond - 1)
+		q.Tick(again + 3500*time.Millisecond - 1)
 		if pump(q, again, &free); q.Counts(1).Silent != 0 {
 			t.Error("too early")
 		}
-		q.Tick(again + 1500*time.Millisecond)
+		q.Tick(again + 3500*time.Millisecond)
 		if q.Counts(1).Silent != 1 {
 			t.Error("measured from the attempt before")
 		}
