@@ -2,17 +2,21 @@ package e2e
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
+	"headgate/pkg/netfilter"
+	"headgate/pkg/scope"
 	"headgate/pkg/status"
 )
 
@@ -117,3 +121,23 @@ func quantile(times []time.Duration, q float64) time.Duration {
 	s := slices.Sorted(slices.Values(times))
 	return s[min(int(q*float64(len(s))), len(s)-1)]
 }
+
+// heldPackets is how many packets of a host wait in its netfilter queues now.
+func heldPackets(t *testing.T, h *lab.Host) (n int) {
+	t.Helper()
+	ns, err := scope.OpenNetns(h.NetNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	queues, err := netfilter.Queues(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range queues {
+		n += q.Held
+	}
+	return n
+}
+
+func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

@@ -57,7 +57,7 @@ func TestPacedCrowd(t *testing.T) {
 			h := lab.ForTest(t, "srv").Host("srv")
 			return h, h, netip.IPv6Loopback()
 		}},
-		{"clients elsewhere", 40, 10, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+		{"clients elsewhere", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
 			w := wired(t, nil)
 			return w.A.Host, w.B.Host, w.A.Addr4
 		}},
