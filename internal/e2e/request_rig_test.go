@@ -8,6 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -74,6 +77,8 @@ type askers struct {
 	tls  *tls.Config
 	ask  string                    // "": aGet
 	read func(*bufio.Reader) error // nil: an HTTP response
+
+	greeting func(*bufio.Reader) error // of a server that speaks first; or nil
 }
 
 // answers are what they got in time, and what went wrong at any time.
@@ -130,6 +135,9 @@ func (a askers) talk(c net.Conn, begin, end time.Time) (waits []time.Duration, e
 		return nil, err
 	}
 	in := bufio.NewReader(c)
+	if err := a.greet(in); err != nil {
+		return nil, err
+	}
 	for {
 		asked := time.Now()
 		if asked.After(end) {
@@ -142,6 +150,14 @@ func (a askers) talk(c net.Conn, begin, end time.Time) (waits []time.Duration, e
 			waits = append(waits, now.Sub(asked))
 		}
 	}
+}
+
+// greet reads what the server says first, if it does.
+func (a askers) greet(in *bufio.Reader) error {
+	if a.greeting == nil {
+		return nil
+	}
+	return a.greeting(in)
 }
 
 // once asks and waits for the answer.
@@ -200,4 +216,36 @@ func (got answers) check(t *testing.T) {
 	if len(got.failed) > 0 {
 		t.Errorf("%d of the clients failed: %v", len(got.failed), got.failed[0])
 	}
+}
+
+// snmp reads a counter of a host's network stack, from /proc/net/snmp.
+func snmp(t *testing.T, h *lab.Host, table, name string) (n uint64) {
+	t.Helper()
+	err := h.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for l := range strings.Lines(string(text)) {
+			fields := strings.Fields(l)
+			switch {
+			case fields[0] != table:
+			case names == nil:
+				names = fields
+			default:
+				i := slices.Index(names, name)
+				if i < 0 {
+					return fmt.Errorf("no counter %s in %v", name, names)
+				}
+				n, err = strconv.ParseUint(fields[i], 10, 64)
+				return err
+			}
+		}
+		return fmt.Errorf("no table %s", table)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
