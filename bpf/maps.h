@@ -12,13 +12,21 @@
 
 #define TARGETS 64
 
-/* Which target a (namespace, port) is. */
+/* Which target a (namespace, port) is. A power of two, a quarter full at most. */
+#define PORTS (4 * TARGETS)
+
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TARGETS);
-	__type(key, target_key);
-	__type(value, __u32);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PORTS);
+	__type(key, __u32);
+	__type(value, struct port);
 } ports SEC(".maps");
+
+/* max_entries of ports - 1; set by the loader. */
+volatile const __u32 ports_mask = PORTS - 1;
+
+/* Most places that a search looks at; the agent adds no target that is farther off. */
+#define PROBES 16
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -102,11 +110,28 @@ static __always_inline struct target_state *state_of(__u32 target)
 	return bpf_map_lookup_elem(&states, &target);
 }
 
+/* Multiplicative hashing: the upper bits of the product are the mixed ones. */
+static __always_inline __u32 port_hash(target_key key)
+{
+	return key * 0x9e3779b97f4a7c15ULL >> 32;
+}
+
 static __always_inline __u32 *target_of(__u64 netns, __u16 port)
 {
 	target_key key = netns << 16 | port;
+	__u32 at = port_hash(key), i, place;
+	struct port *p;
 
-	return bpf_map_lookup_elem(&ports, &key);
+#pragma clang loop unroll(disable)
+	for (i = 0; i < PROBES; i++) {
+		place = (at + i) & ports_mask;
+		p = bpf_map_lookup_elem(&ports, &place);
+		if (!p || p->key == PORT_FREE)
+			return NULL;
+		if (p->key == key)
+			return &p->target;
+	}
+	return NULL;
 }
 
 /*

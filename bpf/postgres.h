@@ -28,7 +28,7 @@ static __always_inline bool postgres_starts(struct __sk_buff *skb, struct conn *
 	struct postgres_start start;
 	__u32 code;
 
-	if (s->len < sizeof(start) || load(skb, s->offset, &start, sizeof(start)) ||
+	if (s->len < sizeof(start) || load_payload(skb, s, 0, &start, sizeof(start)) ||
 	    bpf_ntohl(start.length) != s->len)
 		return false;
 	code = bpf_ntohl(start.code);
@@ -49,7 +49,7 @@ static __always_inline bool postgres_login(struct __sk_buff *skb, struct conn *c
 {
 	__u8 type;
 
-	if (!load(skb, s->offset, &type, sizeof(type)) && type == POSTGRES_PASSWORD)
+	if (!load_payload(skb, s, 0, &type, sizeof(type)) && type == POSTGRES_PASSWORD)
 		return true;
 	c->flags = CONN_SPOKE;
 	return false;
@@ -62,7 +62,7 @@ static __always_inline bool postgres_ends(struct __sk_buff *skb, struct segment 
 		__be32 length; /* that of itself */
 	} __attribute__((packed)) m;
 
-	return s->len == sizeof(m) && !load(skb, s->offset, &m, sizeof(m)) &&
+	return s->len == sizeof(m) && !load_payload(skb, s, 0, &m, sizeof(m)) &&
 	       m.type == POSTGRES_TERMINATE && m.length == bpf_htonl(sizeof(m.length));
 }
 

@@ -29,6 +29,28 @@ static __always_inline long load(struct __sk_buff *skb, __u32 offset, void *to, 
 	return bpf_skb_load_bytes_relative(skb, offset, to, len, BPF_HDR_START_NET);
 }
 
+#define ETH_HLEN 14
+
+/* What is before the network header: nothing at a socket and on some devices, else Ethernet's header. */
+static __always_inline __u32 link_length(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+	__u64 begin;
+
+	if (data + sizeof(begin) > (void *)(long)skb->data_end || load(skb, 0, &begin, sizeof(begin)))
+		return 0;
+	return *(__u64 *)data == begin ? 0 : ETH_HLEN;
+}
+
+/*
+ * Of the payload, which is as a rule in pages: there load() does not see it.
+ */
+static __always_inline long load_payload(struct __sk_buff *skb, struct segment *s, __u32 at, void *to,
+					 __u32 len)
+{
+	return bpf_skb_load_bytes(skb, link_length(skb) + s->offset + at, to, len);
+}
+
 /* Sequence numbers wrap. */
 static __always_inline bool after(__u32 a, __u32 b)
 {

@@ -41,7 +41,7 @@ static __always_inline bool handshake_has_request(struct __sk_buff *skb, struct 
 	if (r->type == TLS_CHANGE_CIPHER_SPEC) {
 		begin = TLS_CHANGE_CIPHER_SPEC_LENGTH;
 		if (s->len < begin + sizeof(*r) ||
-		    load(skb, s->offset + begin, r, sizeof(*r)))
+		    load_payload(skb, s, begin, r, sizeof(*r)))
 			return false;
 	}
 	length = offsetof(struct record, first) + (r->length[0] << 8 | r->length[1]);
@@ -70,7 +70,7 @@ static __always_inline bool is_request(struct __sk_buff *skb, struct conn *c, st
 		return !postgres_ends(skb, s);
 	}
 	c->flags = flags | CONN_SPOKE;
-	if (s->len < sizeof(r) || load(skb, s->offset, &r, sizeof(r)))
+	if (s->len < sizeof(r) || load_payload(skb, s, 0, &r, sizeof(r)))
 		return !(flags & CONN_HANDSHAKE);
 
 	if (!(flags & CONN_SPOKE)) {
@@ -100,7 +100,7 @@ static __always_inline bool is_response(struct __sk_buff *skb, struct conn *c,
 {
 	__u8 type;
 
-	if (!load(skb, s->offset, &type, sizeof(type)) &&
+	if (!load_payload(skb, s, 0, &type, sizeof(type)) &&
 	    type >= TLS_CHANGE_CIPHER_SPEC && type < TLS_APPLICATION_DATA)
 		return false;
 	if (!(c->flags & CONN_TICKET))

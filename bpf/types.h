@@ -10,10 +10,27 @@
 
 /*
  * What a target is known by: the cookie of its network namespace (a count of
- * namespaces, far below 2^48) above its port in host byte order. One word, for
- * it is hashed for every SYN of the host. IPv4, IPv6 and v4-mapped are one.
+ * namespaces, far below 2^48) above its port in host byte order. IPv4, IPv6 and
+ * v4-mapped are one. 0 and 1 are no keys: cookies begin at 1.
  */
 typedef __u64 target_key;
+
+enum {
+	PORT_FREE,  /* here a search ends */
+	PORT_TAKEN, /* here was a target: a search goes on */
+};
+
+/*
+ * A place of the table that says which target a key is: open addressing, linear
+ * probing. It is searched for every SYN of the host and every packet that comes
+ * in on a device of a scope where something waits, and this takes a third of
+ * what a BPF hash map does.
+ */
+struct port {
+	target_key key;
+	__u32 target;
+	__u32 pad;
+};
 
 enum target_flags {
 	TARGET_ENFORCE = 1 << 0, /* refuse what is over the limit; else only count it */

@@ -1,74 +1,62 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
-	"net/http"
-	"net/netip"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"headgate/internal/lab"
-	"headgate/internal/lab/backend"
 	"headgate/pkg/config"
 )
 
-func TestRequestsOnKeptAliveConnections(t *testing.T) {
-	l := lab.ForTest(t, "srv", "cli")
-	srv, cli := l.Host("srv"), l.Host("cli")
-	s, err := srv.StartServer(t.Context(), backend.Spec{Protocol: "http", Listen: []string{":8080"}, Workers: 10, Service: 20 * time.Millisecond, Contention: 1})
-	if err != nil {
-		t.Fatal(err)
+// Clients that keep their connections, in front of a server that becomes slower
+// than it gets faster by more requests at once. A limit of requests gives all
+// of them what ten would get, whatever their number.
+func TestRequestLimit(t *testing.T) {
+	srv, cli, to := hosts(t)
+	s := serve(t, srv, contended("http"))
+	ask := func(t *testing.T, n int, d time.Duration) answers {
+		mostInside(t, s)
+		got := askers{n: n, from: cli, to: to}.run(t, d)
+		got.log(t, fmt.Sprint(n, " clients"))
+		got.check(t)
+		return got
 	}
-	addr := netip.AddrPortFrom(srv.Addr4, 8080)
-	run := func(n int, d time.Duration) float64 {
-		if err := s.ResetPeak(); err != nil {
-			t.Fatal(err)
+	alone := ask(t, 10, 2*time.Second)
+	without := ask(t, 100, 2*time.Second)
+
+	check := func(t *testing.T, n int, share float64) {
+		for round := 1; ; round++ {
+			got := ask(t, n, 2*time.Second)
+			if got.rate >= share*alone.rate && got.rate >= 2.5*without.rate {
+				return
+			}
+			t.Logf("round %d: %.2f of what ten get alone, want %.2f; %.1f times what %d get without a limit, want 2.5",
+				round, got.rate/alone.rate, share, got.rate/without.rate, n)
+			if round == rounds {
+				t.Fatalf("no better in %d rounds", rounds)
+			}
 		}
-		var count, failed atomic.Int64
-		var wg sync.WaitGroup
-		end := time.Now().Add(d)
-		for range n {
-			c := dial(t, cli, addr)
-			wg.Go(func() {
-				defer c.Close()
-				in := bufio.NewReader(c)
-				for time.Now().Before(end) {
-					c.SetDeadline(time.Now().Add(20 * time.Second))
-					if _, err := fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {
-						failed.Add(1)
-						t.Log(err)
-						return
-					}
-					resp, err := http.ReadResponse(in, nil)
-					if err != nil {
-						failed.Add(1)
-						t.Log(err)
-						return
-					}
-					resp.Body.Close()
-					count.Add(1)
-				}
-			})
-		}
-		wg.Wait()
-		st, _ := s.Stats()
-		t.Logf("%d clients: %.1f/s, failed %d, max inside %d", n, float64(count.Load())/d.Seconds(), failed.Load(), st.MaxInside)
-		return float64(count.Load()) / d.Seconds()
 	}
-	run(10, 3*time.Second)
-	run(100, 3*time.Second)
-	a := startAgent(t, srv, 8080, func(r *config.Rule) {
-		fixed(10)(r)
-		r.Unit = config.UnitRequest
-		r.Hold = config.Hold{MaxWait: 10 * time.Second, MaxWaiting: 1000, Order: config.OrderFIFO}
+	t.Run("fixed", func(t *testing.T) {
+		a := startHolding(t, srv, requests(10))
+		for _, n := range []int{100, 1000} {
+			check(t, n, 0.95)
+			if most := mostInside(t, s); most != 10 {
+				t.Errorf("%d clients: %d inside at once, want 10", n, most)
+			}
+		}
+		empty(t, a)
 	})
-	run(100, 3*time.Second)
-	st := target(a)
-	fmt.Printf("%+v\n%+v\n", st, a.Snapshot().ProgramsAttached)
-	time.Sleep(300 * time.Millisecond)
-	st = target(a)
-	fmt.Printf("%+v\n", st)
+	t.Run("guarded", func(t *testing.T) {
+		a := startAgent(t, srv, port, func(r *config.Rule) {
+			requests(10)(r)
+			r.Limit = config.DefaultRule().Limit
+		})
+		for range 6 {
+			ask(t, 100, time.Second)
+			t.Logf("limit %d: most inside %d", target(a).Limit, mostInside(t, s))
+		}
+		check(t, 100, 0.9)
+		empty(t, a)
+	})
 }

@@ -58,6 +58,7 @@ type Gate struct {
 	able  map[Capability]bool
 	links map[string]*attached
 	ids   map[TargetKey]uint32
+	ports *portTable
 	read  *readBuffers
 	fresh bool // the maps are ours, not a predecessor's
 }
@@ -99,7 +100,8 @@ func Open(o Options) (_ *Gate, err error) {
 		return nil, explain(err)
 	}
 	g.read = newReadBuffers(int(g.maps[headgateMapStates].MaxEntries()))
-	if err := g.readIDs(); err != nil {
+	g.ports = &portTable{m: g.maps[headgateMapPorts]}
+	if g.ids, err = g.ports.read(); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -153,6 +155,11 @@ func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Pr
 	for other := range spec.Programs {
 		if other != name {
 			delete(spec.Programs, other)
+		}
+	}
+	if v := spec.Variables["ports_mask"]; v != nil && g.maps[headgateMapPorts] != nil {
+		if err := v.Set(g.maps[headgateMapPorts].MaxEntries() - 1); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}
 	if set != nil {

@@ -72,6 +72,13 @@ type headgatePendingKey struct {
 	LocalPort  uint16
 }
 
+type headgatePort struct {
+	_      structs.HostLayout
+	Key    uint64
+	Target uint32
+	Pad    uint32
+}
+
 type headgateSignal uint32
 
 const (
@@ -170,6 +177,7 @@ const (
 	headgateProgHeadgateSockops = "headgate_sockops"
 	headgateProgHeadgateSweep   = "headgate_sweep"
 	headgateVarHoldMark         = "hold_mark"
+	headgateVarPortsMask        = "ports_mask"
 	headgateVarThisNetns        = "this_netns"
 )
 
@@ -248,6 +256,7 @@ type headgateMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateVariableSpecs struct {
 	HoldMark  *ebpf.VariableSpec `ebpf:"hold_mark"`
+	PortsMask *ebpf.VariableSpec `ebpf:"ports_mask"`
 	ThisNetns *ebpf.VariableSpec `ebpf:"this_netns"`
 }
 
@@ -305,6 +314,7 @@ func (m *headgateMaps) Close() error {
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateVariables struct {
 	HoldMark  *ebpf.Variable `ebpf:"hold_mark"`
+	PortsMask *ebpf.Variable `ebpf:"ports_mask"`
 	ThisNetns *ebpf.Variable `ebpf:"this_netns"`
 }
 

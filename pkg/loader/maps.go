@@ -22,7 +22,7 @@ const layoutMap = "layout"
 // sizes are the numbers of elements that depend on the configuration.
 func sizes(targets uint32) map[string]uint32 {
 	return map[string]uint32{
-		headgateMapPorts:      targets,
+		headgateMapPorts:      targets * portsPerTarget,
 		headgateMapConfs:      targets,
 		headgateMapStates:     targets,
 		headgateMapCohorts:    targets,
@@ -37,7 +37,7 @@ func layoutHash() uint64 {
 	h := sha256.New()
 	for _, v := range []any{
 		headgateTargetConf{}, headgateTargetState{}, headgateCohort{}, headgateTargetCounters{},
-		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateHold{}, headgateConn{},
+		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateHold{}, headgatePort{}, headgateConn{},
 	} {
 		t := reflect.TypeOf(v)
 		for i := range t.NumField() {

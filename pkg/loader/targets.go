@@ -93,25 +93,6 @@ type Reading struct {
 	CohortStarts uint64 // sum of CLOCK_MONOTONIC start times of the unfinished, ns, modulo 2^64
 }
 
-// maxCookie is the largest cookie that a key has room for; see bpf/types.h.
-const maxCookie = 1<<48 - 1
-
-func (k TargetKey) pack() uint64 { return k.Netns<<16 | uint64(k.Port) }
-
-// readIDs learns which number a predecessor gave to which target.
-func (g *Gate) readIDs() error {
-	var key uint64
-	var id uint32
-	it := g.maps[headgateMapPorts].Iterate()
-	for it.Next(&key, &id) {
-		g.ids[TargetKey{Netns: key >> 16, Port: uint16(key)}] = id
-	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read targets: %w", err)
-	}
-	return nil
-}
-
 // Target returns the number of a target, under which it is read and written.
 // A known one keeps its number and its counts. A new one begins with order o,
 // which is in force before the first connection can meet it. For lease see
@@ -133,7 +114,7 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 	if err := g.Write([]uint32{id}, []Order{o}, lease); err != nil {
 		return 0, err
 	}
-	if err := g.maps[headgateMapPorts].Update(key.pack(), id, ebpf.UpdateNoExist); err != nil {
+	if err := g.ports.add(key, id); err != nil {
 		return 0, fmt.Errorf("add target for port %d: %w", key.Port, err)
 	}
 	g.ids[key] = id
@@ -190,7 +171,7 @@ func (g *Gate) Retire(key TargetKey) error {
 		return nil
 	}
 	delete(g.ids, key)
-	if err := g.maps[headgateMapPorts].Delete(key.pack()); err != nil {
+	if err := g.ports.remove(key); err != nil {
 		return fmt.Errorf("retire target: %w", err)
 	}
 	return nil

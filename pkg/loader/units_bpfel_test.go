@@ -32,6 +32,7 @@ const (
 	unitsProgTestPacketIn  = "test_packet_in"
 	unitsProgTestPacketOut = "test_packet_out"
 	unitsVarHoldMark       = "hold_mark"
+	unitsVarPortsMask      = "ports_mask"
 )
 
 // loadUnits returns the embedded CollectionSpec for units.
@@ -103,7 +104,8 @@ type unitsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsVariableSpecs struct {
-	HoldMark *ebpf.VariableSpec `ebpf:"hold_mark"`
+	HoldMark  *ebpf.VariableSpec `ebpf:"hold_mark"`
+	PortsMask *ebpf.VariableSpec `ebpf:"ports_mask"`
 }
 
 // unitsObjects contains all objects after they have been loaded into the kernel.
@@ -161,7 +163,8 @@ func (m *unitsMaps) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsVariables struct {
-	HoldMark *ebpf.Variable `ebpf:"hold_mark"`
+	HoldMark  *ebpf.Variable `ebpf:"hold_mark"`
+	PortsMask *ebpf.Variable `ebpf:"ports_mask"`
 }
 
 // unitsPrograms contains all programs after they have been loaded into the kernel.

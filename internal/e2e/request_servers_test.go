@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"headgate/internal/lab"
+	"headgate/internal/lab/backend"
+)
+
+// upstream is the port of what the proxies of these tests pass everything on to.
+const upstream = 7000
+
+func behind(t *testing.T, h *lab.Host, start func()) *lab.Server {
+	s := serveAt(t, h, upstream, contended("http"))
+	start()
+	return s
+}
+
+// The limit holds whatever the server is and however it is asked, and takes
+// next to nothing from what it carries.
+func TestRequestLimitOfServers(t *testing.T) {
+	upload := fmt.Sprintf("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n%s", 1<<20, strings.Repeat("x", 1<<20))
+	contend := func(protocol string) func(*testing.T, *lab.Host) *lab.Server {
+		return func(t *testing.T, h *lab.Host) *lab.Server { return serve(t, h, contended(protocol)) }
+	}
+	for _, test := range []struct {
+		name  string
+		start func(*testing.T, *lab.Host) *lab.Server
+		set   func(a *askers, srv *lab.Host)
+		share float64 // of what ten clients get without a limit
+	}{
+		{"IPv6", contend("http"), func(a *askers, srv *lab.Host) { a.to = netip.AddrPortFrom(srv.Addr6, port) }, 0.95},
+		{"loopback", contend("http"), func(a *askers, srv *lab.Host) {
+			a.from, a.to = srv, netip.MustParseAddrPort("127.0.0.1:8080")
+		}, 0.95},
+		{"TLS 1.3", contend("https"), func(a *askers, _ *lab.Host) { a.tls = tlsVersion(tls.VersionTLS13) }, 0.9},
+		{"TLS 1.2", contend("https"), func(a *askers, _ *lab.Host) { a.tls = tlsVersion(tls.VersionTLS12) }, 0.9},
+		{"nginx", func(t *testing.T, h *lab.Host) *lab.Server {
+			return behind(t, h, func() { startNginx(t, h, port, "127.0.0.1:7000") })
+		}, func(*askers, *lab.Host) {}, 0.9},
+		{"nginx with TLS", func(t *testing.T, h *lab.Host) *lab.Server {
+			return behind(t, h, func() { startNginxTLS(t, h, port, "127.0.0.1:7000") })
+		}, func(a *askers, _ *lab.Host) { a.tls = tlsVersion(tls.VersionTLS13) }, 0.85},
+		{"server speaks first", contend("line"), func(a *askers, _ *lab.Host) {
+			a.ask = "hello\n"
+			a.greeting = line
+			a.read = line
+		}, 0.95},
+		{"1 MB requests", contend("http"), func(a *askers, _ *lab.Host) { a.n, a.ask = 40, upload }, 0.7},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			s := test.start(t, srv)
+			a := askers{n: 100, from: cli, to: to}
+			test.set(&a, srv)
+			few := a
+			few.n = 10
+			alone := few.run(t, time.Second)
+			alone.log(t, "ten alone")
+
+			mostInside(t, s)
+			ag := startHolding(t, srv, requests(10))
+			for round := 1; ; round++ {
+				before := resent(t, a.from)
+				got := a.run(t, 1500*time.Millisecond)
+				got.log(t, fmt.Sprint(a.n, " clients"))
+				t.Logf("%d segments sent again by clients", resent(t, a.from)-before)
+				got.check(t)
+				if most := mostInside(t, s); most != 10 {
+					t.Errorf("%d inside at once, want 10", most)
+				}
+				if got.rate >= test.share*alone.rate {
+					break
+				}
+				t.Logf("round %d: %.2f of what ten get, want %.2f", round, got.rate/alone.rate, test.share)
+				if round == rounds {
+					t.Errorf("no better in %d rounds", rounds)
+					break
+				}
+			}
+			empty(t, ag)
+			st, err := s.Stats()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("served %d in all; %+v", st.Served, target(ag).AdmittedTotal)
+		})
+	}
+}
+
+// A slow command of a server that works on one at a time.
+func TestRequestLimitOfRedis(t *testing.T) {
+	srv, cli, to := hosts(t)
+	if _, err := srv.StartRedis(t.Context(), port); err != nil {
+		t.Fatal(err)
+	}
+	a := askers{n: 50, from: cli, to: to, ask: "DEBUG SLEEP 0.002\r\n", read: line}
+	without := a.run(t, time.Second)
+	without.log(t, "without a limit")
+	ag := startHolding(t, srv, requests(2))
+	peak := watchPeak(t)
+	got := a.run(t, time.Second)
+	got.log(t, "limit 2")
+	got.check(t)
+	if most := peak(); most != 2 {
+		t.Errorf("%d in flight at once, want 2", most)
+	}
+	if got.rate < 0.8*without.rate {
+		t.Errorf("%.1f/s, without a limit %.1f", got.rate, without.rate)
+	}
+	empty(t, ag)
+}
+
+// Each request is counted once, and nothing else is: no greeting, no handshake,
+// no session tickets, no end. And who asks nothing more holds no slot.
+func TestRequestsAreCountedOnce(t *testing.T) {
+	const clients, each = 20, 3
+	quick := func(protocol string, service time.Duration) func(*testing.T, *lab.Host) {
+		return func(t *testing.T, h *lab.Host) { serve(t, h, backend.Spec{Protocol: protocol, Service: service}) }
+	}
+	nginx := func(t *testing.T, h *lab.Host) {
+		serveAt(t, h, upstream, backend.Spec{Protocol: "http", Service: work})
+		startNginxTLS(t, h, port, "127.0.0.1:7000")
+	}
+	secure := func(v uint16) func(*askers) { return func(a *askers) { a.tls = tlsVersion(v) } }
+	for _, test := range []struct {
+		name  string
+		start func(*testing.T, *lab.Host)
+		set   func(*askers)
+	}{
+		{"HTTP", quick("http", work), func(*askers) {}},
+		{"server speaks first", quick("line", work), func(a *askers) { a.ask, a.read, a.greeting = "hello\n", line, line }},
+		{"TLS 1.2", quick("https", work), secure(tls.VersionTLS12)},
+		{"TLS 1.3", quick("https", work), secure(tls.VersionTLS13)},
+		{"TLS 1.3 at once", quick("https", 0), secure(tls.VersionTLS13)},
+		{"TLS 1.2 of nginx", nginx, secure(tls.VersionTLS12)},
+		{"TLS 1.3 of nginx", nginx, secure(tls.VersionTLS13)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			test.start(t, srv)
+			ag := startHolding(t, srv, requests(2))
+			a := askers{n: clients, from: cli, to: to}
+			test.set(&a)
+			for i, c := range a.dial(t) {
+				in := bufio.NewReader(c)
+				_ = c.SetDeadline(time.Now().Add(patience))
+				err := a.greet(in)
+				for range each {
+					if err == nil {
+						err = a.once(c, in)
+					}
+				}
+				if err != nil {
+					t.Fatalf("client %d: %v", i, err)
+				}
+				defer c.Close() // says goodbye, in TLS
+			}
+			awaitUnits(t, 0, 0)
+			await(t, "each is counted", func() (any, bool) {
+				st := target(ag)
+				return st, st.AdmittedTotal == clients*each && st.FinishedTotal == clients*each && st.Connections == clients
+			})
+		})
+	}
+}
+
+// resent is how many TCP segments a host has sent again.
+func resent(t *testing.T, h *lab.Host) uint64 {
+	t.Helper()
+	return snmp(t, h, "Tcp:", "RetransSegs")
+}
