@@ -99,6 +99,33 @@ static long sweep_hold(struct bpf_map *map, struct pending_key *key, struct hold
 }
 
 /*
+ * Those that waited for a slot when their agent died: nobody is there to give
+ * them one, and those that still want it send their SYN again. Those whose pace
+ * slot is yet to come keep it.
+ */
+static long forget_hold(struct bpf_map *map, struct pending_key *key, struct hold *h,
+			struct sweep_ctx *ctx)
+{
+	struct pending_key copy;
+	struct target_state *st;
+
+	if (h->release > ctx->now)
+		return 0;
+	copy = *key;
+	st = state_of(copy.target);
+	if (st && drop_hold(&copy))
+		stop_waiting(copy.target, st);
+	return 0;
+}
+
+static __always_inline void forget_holds(void)
+{
+	struct sweep_ctx ctx = { .now = bpf_ktime_get_ns() };
+
+	bpf_for_each_map_elem(&holds, forget_hold, &ctx, 0);
+}
+
+/*
  * Runs at most once in SWEEP_INTERVAL, from the agent's tick and from whoever
  * finds a port full: slots of dead handshakes return with no agent alive.
  */
@@ -167,6 +194,8 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 {
 	__u32 limit = limit_now(conf, st);
 	__u64 units = st->units;
+	/* Where nothing waits any more, those of an earlier rule have no turn. */
+	bool first = conf->max_waiting;
 
 	*release = 0;
 	if (!in_force(conf, now)) {
@@ -175,11 +204,11 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 	}
 	if (!max_waiting && in_flight(units) >= limit)
 		return REJECT_LIMIT;
-	if (!max_waiting && waiting(units)) /* it was refused on the device: why? */
+	if (!max_waiting && first && waiting(units)) /* refused on the device: why? */
 		return pace_is_far(conf, st, now) ? REJECT_PACE : REJECT_LIMIT;
 	if (!pace(conf, st, now, max_waiting ? conf->pace_max_wait : 0, release))
 		return REJECT_PACE;
-	if (!*release && try_take_slot(st, conf->tick, limit, true))
+	if (!*release && try_take_slot(st, conf->tick, limit, first))
 		return ADMIT;
 	return try_wait(st, max_waiting) ? HOLD : REJECT_LIMIT;
 }

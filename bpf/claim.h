@@ -8,6 +8,15 @@
 
 #include "arrival.h"
 
+/* Once the gates are open there is a slot for everybody. */
+static __always_inline bool claim_slot(struct target_conf *conf, struct target_state *st)
+{
+	if (in_force(conf, bpf_ktime_get_ns()))
+		return try_take_slot(st, conf->tick, limit_now(conf, st), false);
+	take_slot(st, conf->tick, 0);
+	return true;
+}
+
 static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *conf, struct target_state *st,
 				     struct pending_key *key, __u32 op)
 {
@@ -29,7 +38,7 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	case CLAIM_DELIVERED:
 		return CLAIM_OK; /* nothing comes behind a SYN */
 	}
-	if (!try_take_slot(st, conf->tick, limit_now(conf, st), false))
+	if (!claim_slot(conf, st))
 		return CLAIM_FULL;
 	/* It may have gone meanwhile: who deletes it has it. */
 	if (!drop_hold(key)) {
@@ -59,7 +68,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 	}
 	if (c->request != REQUEST_HELD)
 		return CLAIM_GONE;
-	if (!try_take_slot(st, conf->tick, limit_now(conf, st), false))
+	if (!claim_slot(conf, st))
 		return CLAIM_FULL;
 	if (!turn(c, REQUEST_HELD, REQUEST_GRANTING)) {
 		release_slot(c->target, st);

@@ -129,6 +129,14 @@ int headgate_adopt(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
+/* Run by an agent before it begins to hold. */
+SEC("syscall")
+int headgate_forget(void *ctx)
+{
+	forget_holds();
+	return 0;
+}
+
 /* The agent's part of the sweep, so that counts are right on an idle port too. */
 SEC("syscall")
 int headgate_sweep(void *ctx)

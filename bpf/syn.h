@@ -62,13 +62,21 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 target = key->target;
-	struct hold h = { .isn = isn };
+	struct hold *held, h = { .isn = isn };
+	struct pending *p;
 	enum verdict v;
 
-	if (st->pending && bpf_map_lookup_elem(&pendings, key))
+	/* What is sent again has its slot, or its place. It may be a new attempt. */
+	p = st->pending ? bpf_map_lookup_elem(&pendings, key) : NULL;
+	if (p) {
+		p->isn = isn;
 		return ADMIT;
-	if (waiting(st->units) && bpf_map_lookup_elem(&holds, key))
+	}
+	held = waiting(st->units) ? bpf_map_lookup_elem(&holds, key) : NULL;
+	if (held) {
+		held->isn = isn;
 		return in_force(conf, now) ? HOLD : ADMIT;
+	}
 	if (st->pending && in_flight(st->units) >= limit_now(conf, st))
 		sweep(now);
 

@@ -44,6 +44,7 @@ func TestHoldProcess(t *testing.T) {
 		{"hung and gone on", testHoldHung},
 		{"clean stop", testHoldCleanStop},
 		{"clean-up", testHoldCleanup},
+		{"successor", testHoldSuccessor},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, program) })
 	}

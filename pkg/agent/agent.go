@@ -146,7 +146,7 @@ func (a *Agent) attach() error {
 	for _, t := range a.targets {
 		t.last = readings[t.id]
 	}
-	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.holdAll())
+	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(), a.holdAll())
 }
 
 func (a *Agent) addTargets(now time.Duration) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -66,6 +67,23 @@ func (a *Agent) holdAll() error {
 	a.wakes, a.awake = w, make(chan struct{})
 	go a.listenForSlots(w, holders)
 	return nil
+}
+
+// pruneHolding takes away what an earlier agent held by, wherever nothing is
+// held any more.
+func (a *Agent) pruneHolding() error {
+	dir := a.gate.DevicesDir()
+	cookies, err := device.Pinned(dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range a.scopes {
+		if s.needsIngress() {
+			cookies = slices.DeleteFunc(cookies, func(c uint64) bool { return c == s.netns.Cookie() })
+		}
+	}
+	_, err = cleanNamespaces(cookies, dir, a.log)
+	return err
 }
 
 func (s *scopeState) needsIngress() bool {
@@ -260,23 +278,28 @@ func CleanUp(state string, log *slog.Logger) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		n := 0
-		for _, cookie := range cookies {
-			ns, err := scope.FindNetns(cookie)
-			if errors.Is(err, scope.ErrNoNetns) {
-				continue // it is gone, and all that was in it
-			}
-			if err != nil {
-				return n, err
-			}
-			detached, err := cleanNetns(ns, dir, log)
-			n += detached
-			if err := errors.Join(err, ns.Close()); err != nil {
-				return n, fmt.Errorf("clean up a network namespace: %w", err)
-			}
-		}
-		return n, nil
+		return cleanNamespaces(cookies, dir, log)
 	})
+}
+
+// cleanNamespaces takes all that holds out of namespaces, and returns how many
+// programs that were.
+func cleanNamespaces(cookies []uint64, dir string, log *slog.Logger) (n int, err error) {
+	for _, cookie := range cookies {
+		ns, err := scope.FindNetns(cookie)
+		if errors.Is(err, scope.ErrNoNetns) {
+			continue // it is gone, and all that was in it
+		}
+		if err != nil {
+			return n, err
+		}
+		detached, err := cleanNetns(ns, dir, log)
+		n += detached
+		if err := errors.Join(err, ns.Close()); err != nil {
+			return n, fmt.Errorf("clean up a network namespace: %w", err)
+		}
+	}
+	return n, nil
 }
 
 func cleanNetns(ns *scope.Netns, dir string, log *slog.Logger) (int, error) {
@@ -284,6 +307,6 @@ func cleanNetns(ns *scope.Netns, dir string, log *slog.Logger) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := len(d.Attached())
-	return n, errors.Join(d.Detach(), netfilter.Remove(ns))
+	kept, err := d.Kept()
+	return len(kept), errors.Join(err, d.Detach(), netfilter.Remove(ns))
 }

@@ -159,6 +159,18 @@ func (a *Attacher) attached() []Attachment {
 	return all
 }
 
+// Kept returns the indexes of the devices for which something is noted, by this
+// attacher or an earlier one.
+func (a *Attacher) Kept() (indexes []int, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err = a.kernel.enter(func() error {
+		indexes, err = a.kernel.kept()
+		return err
+	})
+	return indexes, err
+}
+
 // Device returns a device of the namespace, if one with that index is known.
 func (a *Attacher) Device(index int) (d Device, ok bool) {
 	a.mu.Lock()

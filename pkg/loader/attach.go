@@ -231,6 +231,19 @@ func (g *Gate) Adopt(ns *scope.Netns) error {
 	})
 }
 
+// Forget takes the places of those that waited for a slot when an earlier agent
+// ended. Call it before anything is held.
+func (g *Gate) Forget() error {
+	p := g.progs[headgateProgHeadgateForget]
+	if p == nil {
+		return nil
+	}
+	if _, err := p.Run(&ebpf.RunOptions{}); err != nil {
+		return fmt.Errorf("forget who waited: %w", err)
+	}
+	return nil
+}
+
 // Sweep gives back the slots of handshakes that never ended. Cheap when it ran
 // a moment ago.
 func (g *Gate) Sweep() error {

@@ -32,6 +32,7 @@ var optional = map[string]Capability{
 	headgateProgHeadgateEgress:  CanService,
 	headgateProgHeadgateAdopt:   CanAdopt,
 	headgateProgHeadgateSweep:   CanSweep,
+	headgateProgHeadgateForget:  CanSweep,
 	headgateProgHeadgateArrive:  CanHold,
 	headgateProgHeadgateClaim:   CanHold,
 }

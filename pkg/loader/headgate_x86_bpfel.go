@@ -171,6 +171,7 @@ const (
 	headgateProgHeadgateArrive  = "headgate_arrive"
 	headgateProgHeadgateClaim   = "headgate_claim"
 	headgateProgHeadgateEgress  = "headgate_egress"
+	headgateProgHeadgateForget  = "headgate_forget"
 	headgateProgHeadgateIngress = "headgate_ingress"
 	headgateProgHeadgateLookup  = "headgate_lookup"
 	headgateProgHeadgateRelease = "headgate_release"
@@ -227,6 +228,7 @@ type headgateProgramSpecs struct {
 	HeadgateArrive  *ebpf.ProgramSpec `ebpf:"headgate_arrive"`
 	HeadgateClaim   *ebpf.ProgramSpec `ebpf:"headgate_claim"`
 	HeadgateEgress  *ebpf.ProgramSpec `ebpf:"headgate_egress"`
+	HeadgateForget  *ebpf.ProgramSpec `ebpf:"headgate_forget"`
 	HeadgateIngress *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
 	HeadgateLookup  *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
 	HeadgateRelease *ebpf.ProgramSpec `ebpf:"headgate_release"`
@@ -326,6 +328,7 @@ type headgatePrograms struct {
 	HeadgateArrive  *ebpf.Program `ebpf:"headgate_arrive"`
 	HeadgateClaim   *ebpf.Program `ebpf:"headgate_claim"`
 	HeadgateEgress  *ebpf.Program `ebpf:"headgate_egress"`
+	HeadgateForget  *ebpf.Program `ebpf:"headgate_forget"`
 	HeadgateIngress *ebpf.Program `ebpf:"headgate_ingress"`
 	HeadgateLookup  *ebpf.Program `ebpf:"headgate_lookup"`
 	HeadgateRelease *ebpf.Program `ebpf:"headgate_release"`
@@ -339,6 +342,7 @@ func (p *headgatePrograms) Close() error {
 		p.HeadgateArrive,
 		p.HeadgateClaim,
 		p.HeadgateEgress,
+		p.HeadgateForget,
 		p.HeadgateIngress,
 		p.HeadgateLookup,
 		p.HeadgateRelease,
