@@ -29,6 +29,7 @@ type holding struct {
 	rule     netfilter.Rule
 	claimer  *loader.Claimer
 	holder   *pace.Holder
+	handover tally
 	stop     context.CancelFunc
 	followed chan struct{}
 }

@@ -41,14 +41,27 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	}
 	for _, t := range a.targets {
 		s.Status.Targets = append(s.Status.Targets, t.status(now))
-		s.Details = append(s.Details, metrics.Detail{
+		d := metrics.Detail{
 			Service: t.service.sum.Clone(),
 			TCPRTT:  t.trips.sum.Clone(),
 			Windows: maps.Clone(t.windows),
-		})
+		}
+		if t.holder != nil {
+			d.Hold = t.waits.sum.Clone()
+		}
+		s.Details = append(s.Details, d)
 		s.MapFull["pendings"] += t.last.PendingFull
 		s.MapFull["conns"] += t.last.ConnFull
 		s.MapFull["holds"] += t.last.HoldFull
+	}
+	for _, scope := range a.scopes {
+		if h := scope.holding; h != nil {
+			s.ProgramsAttached["tc_ingress"] += len(h.devices.Attached())
+			if s.Handover == nil {
+				s.Handover = new(metrics.Histogram)
+			}
+			s.Handover.Merge(&h.handover.sum)
+		}
 	}
 	return s
 }
@@ -70,6 +83,20 @@ func (a *Agent) NotReady() []string {
 	}
 	if n := attached[loader.HookLookup]; n < len(a.scopes) {
 		reasons = append(reasons, fmt.Sprintf("admission is attached to %d of %d network namespaces", n, len(a.scopes)))
+	}
+	for _, scope := range a.scopes {
+		if scope.holding == nil {
+			continue
+		}
+		if err := scope.holding.rule.Check(); err != nil {
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing can be held: %v", scope.scope, err))
+		}
+		if err := scope.holding.holder.Err(); err != nil {
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing can be held: %v", scope.scope, err))
+		}
+		for _, f := range scope.holding.devices.Failed() {
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held that comes in on %s: %v", scope.scope, f.Name, f.Err))
+		}
 	}
 	return reasons
 }
