@@ -65,7 +65,7 @@ struct target_conf {
 	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */
 };
 
-/* Written by the programs, read by the agent. A cache line of its own. */
+/* Written by the programs, read by the agent. */
 struct target_state {
 	__u64 units;      /* in flight (low half); waiting (high half) */
 	__u64 peak;       /* most in flight (low half) in a tick (high half) */
@@ -74,7 +74,7 @@ struct target_state {
 	__u32 listens;    /* calls of listen(2) seen */
 	__u32 connections; /* with TARGET_REQUEST, which does not count them in units */
 	__u64 paced;      /* the pace slot given out last, ns; 0: none yet */
-	__u32 pad[4];
+	__u64 pad[3];     /* to a cache line's length */
 };
 
 /*

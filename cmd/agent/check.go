@@ -60,8 +60,12 @@ func check(cfg *config.Config, out io.Writer) error {
 	}
 	p.printf(")\n")
 	for _, t := range cfg.Targets() {
-		p.printf("port %d in %s, rule %s: admit by sk_lookup in that network namespace (%s, %s, signal %s)\n",
-			t.Port, t.Rule.Scope, t.Rule.Name, t.Rule.Limit.Algorithm, t.Rule.Mode, t.Rule.Signal)
+		where := "at the lookup of its listener (sk_lookup)"
+		if t.Rule.NeedsIngress() {
+			where = "on every device of that network namespace (tc) and " + where
+		}
+		p.printf("port %d in %s, rule %s: admit %ss %s (%s, %s, signal %s)\n",
+			t.Port, t.Rule.Scope, t.Rule.Name, t.Rule.Unit, where, t.Rule.Limit.Algorithm, t.Rule.Mode, t.Rule.Signal)
 	}
 	if able[loader.CanService] {
 		p.printf("cgroups of the listeners of these ports: time requests (cgroup_skb)\n")

@@ -25,7 +25,7 @@ func visitors(t *testing.T, cli *lab.Host, to netip.AddrPort, n int, during time
 	for end := time.Now().Add(during); n > 0; n-- {
 		group.Go(func() {
 			for time.Now().Before(end) {
-				if err := visit(t, cli, to); err != nil {
+				if err := fetchOnce(t, cli, to); err != nil {
 					t.Error(err)
 					return
 				}
@@ -39,7 +39,7 @@ func visitors(t *testing.T, cli *lab.Host, to netip.AddrPort, n int, during time
 	return int(count.Load())
 }
 
-func visit(t *testing.T, cli *lab.Host, to netip.AddrPort) error {
+func fetchOnce(t *testing.T, cli *lab.Host, to netip.AddrPort) error {
 	c, err := cli.Dial(t.Context(), "tcp", to.String())
 	if err != nil {
 		return err

@@ -79,6 +79,7 @@ type askers struct {
 	read func(*bufio.Reader) error // nil: an HTTP response
 
 	greeting func(*bufio.Reader) error // of a server that speaks first; or nil
+	each     int                       // how often each asks; 0: for as long as time is
 }
 
 // answers are what they got in time, and what went wrong at any time.
@@ -106,7 +107,11 @@ func (a askers) dial(t *testing.T) []net.Conn {
 // waits for their last answers. It closes the connections.
 func (a askers) run(t *testing.T, d time.Duration) answers {
 	t.Helper()
-	conns := a.dial(t)
+	return a.drive(a.dial(t), d)
+}
+
+// drive is run on connections that are open.
+func (a askers) drive(conns []net.Conn, d time.Duration) answers {
 	begin := time.Now().Add(d / 5)
 	end := begin.Add(d - d/5)
 	var got answers
@@ -138,9 +143,9 @@ func (a askers) talk(c net.Conn, begin, end time.Time) (waits []time.Duration, e
 	if err := a.greet(in); err != nil {
 		return nil, err
 	}
-	for {
+	for i := 1; ; i++ {
 		asked := time.Now()
-		if asked.After(end) {
+		if asked.After(end) || a.each > 0 && i > a.each {
 			return waits, nil
 		}
 		if err := a.once(c, in); err != nil {

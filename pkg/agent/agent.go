@@ -262,6 +262,16 @@ func (a *Agent) readMeters() error {
 				return err
 			}
 		}
+		if t.holder != nil {
+			waits := t.holder.TargetStats(t.id).Waits
+			t.waits.read(&waits)
+		}
+	}
+	for _, s := range a.scopes {
+		if s.holding != nil {
+			handover := s.holding.holder.Stats().HandOver
+			s.holding.handover.read(&handover)
+		}
 	}
 	for _, s := range a.scopes {
 		if s.holding != nil {

@@ -30,6 +30,7 @@ type holding struct {
 	rule     netfilter.Rule
 	claimer  *loader.Claimer
 	holder   *pace.Holder
+	handover tally
 	stop     context.CancelFunc
 	followed chan struct{}
 	trouble  error // why arrivals are not held; as of the last look

@@ -6,14 +6,24 @@ import (
 	"headgate/pkg/rtt"
 )
 
+// tally adds up what a cumulative histogram grows by.
+type tally struct {
+	reader rtt.Reader
+	window rtt.Histogram
+	sum    metrics.Histogram
+}
+
+func (t *tally) read(total *rtt.Histogram) {
+	t.reader.Next(total, &t.window)
+	t.sum.Add(&t.window)
+}
+
 // meter reads one signal of a target once a second: the last window is for the
 // status, the sum of all of them for the metrics.
 type meter struct {
 	signal loader.Signal
-	reader rtt.Reader
 	total  rtt.Histogram
-	window rtt.Histogram
-	sum    metrics.Histogram
+	tally
 }
 
 func (t *target) meters() []*meter { return []*meter{&t.service, &t.trips, &t.handshake} }
@@ -35,7 +45,6 @@ func (m *meter) read(g *loader.Gate, t *target) error {
 	if err := g.Histogram(t.id, m.signal, &m.total); err != nil {
 		return err
 	}
-	m.reader.Next(&m.total, &m.window)
-	m.sum.Add(&m.window)
+	m.tally.read(&m.total)
 	return nil
 }

@@ -44,6 +44,9 @@ func (p *pacing) interval(now time.Duration, admitted uint64, limit int, mean ti
 			}
 			p.mean += 0.2 * (mean.Seconds() - p.mean)
 		}
+		if p.mean == 0 {
+			return 0 // nothing to go by: only the limit decides
+		}
 		p.perSecond = pace.AutoRate(limit, time.Duration(p.mean*float64(time.Second)), p.rule.Pace.Headroom)
 	case p.ramp != nil:
 		switch s := now.Truncate(time.Second); {

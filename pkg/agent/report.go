@@ -41,14 +41,27 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	}
 	for _, t := range a.targets {
 		s.Status.Targets = append(s.Status.Targets, t.status(now))
-		s.Details = append(s.Details, metrics.Detail{
+		d := metrics.Detail{
 			Service: t.service.sum.Clone(),
 			TCPRTT:  t.trips.sum.Clone(),
 			Windows: maps.Clone(t.windows),
-		})
+		}
+		if t.holder != nil {
+			d.Hold = t.waits.sum.Clone()
+		}
+		s.Details = append(s.Details, d)
 		s.MapFull["pendings"] += t.last.PendingFull
 		s.MapFull["conns"] += t.last.ConnFull
 		s.MapFull["holds"] += t.last.HoldFull
+	}
+	for _, scope := range a.scopes {
+		if h := scope.holding; h != nil {
+			s.ProgramsAttached["tc_ingress"] += len(h.devices.Attached())
+			if s.Handover == nil {
+				s.Handover = new(metrics.Histogram)
+			}
+			s.Handover.Merge(&h.handover.sum)
+		}
 	}
 	return s
 }
@@ -72,8 +85,14 @@ func (a *Agent) NotReady() []string {
 		reasons = append(reasons, fmt.Sprintf("admission is attached to %d of %d network namespaces", n, len(a.scopes)))
 	}
 	for _, s := range a.scopes {
-		if s.holding != nil && s.holding.trouble != nil {
-			reasons = append(reasons, fmt.Sprintf("scope %s: arrivals are not held: %v", s.scope, s.holding.trouble))
+		if s.holding == nil {
+			continue
+		}
+		if err := s.holding.trouble; err != nil {
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held: %v", s.scope, err))
+		}
+		for _, f := range s.holding.devices.Failed() {
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held that comes in on %s: %v", s.scope, f.Name, f.Err))
 		}
 	}
 	return reasons

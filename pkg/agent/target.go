@@ -44,6 +44,7 @@ type target struct {
 	ingress  bool
 	holder   *pace.Holder
 	held     pace.HeldStats // at the last step
+	waits    tally          // of those that were held and let in
 	pacing   *pacing
 	interval time.Duration // from one admission to the next; 0: no pace
 

@@ -149,7 +149,7 @@ type headgateTargetState struct {
 	Listens     uint32
 	Connections uint32
 	Paced       uint64
-	Pad         [4]uint32
+	Pad         [3]uint64
 }
 
 // Names of all BPF objects in the ELF.

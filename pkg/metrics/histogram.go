@@ -38,6 +38,14 @@ func (h *Histogram) Add(w *rtt.Histogram) {
 	}
 }
 
+// Merge adds what another has counted.
+func (h *Histogram) Merge(o *Histogram) {
+	h.sum += o.sum
+	for i, n := range o.bucket {
+		h.bucket[i] += n
+	}
+}
+
 // Clone returns a copy that later additions leave alone.
 func (h *Histogram) Clone() *Histogram {
 	c := *h

@@ -1,0 +1,257 @@
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"headgate/internal/lab"
+	"headgate/internal/lab/backend"
+)
+
+// Ten thousand requests over a network that loses, delays and doubles packets:
+// each is answered, and none is counted twice or never.
+func TestRequestsOverBadNetwork(t *testing.T) {
+	const clients, each = 50, 200
+	var lost, late, doubled atomic.Int64
+	w := wired(t, func(f *lab.Frame) {
+		s, ok := f.Segment()
+		if !ok || len(s.Payload) == 0 && s.Has(lab.SYN, lab.SYN) {
+			return
+		}
+		switch n := rand.IntN(1000); {
+		case n < 10:
+			lost.Add(1)
+			f.Drop()
+		case n < 30:
+			late.Add(1)
+			f.Delay(time.Duration(rand.IntN(5)) * time.Millisecond)
+		case n < 40:
+			doubled.Add(1)
+			f.Duplicate(time.Duration(rand.IntN(3)) * time.Millisecond)
+		}
+	})
+	s := serve(t, w.A.Host, backend.Spec{Protocol: "http", Workers: 5, Service: time.Millisecond})
+	ag := startHolding(t, w.A.Host, requests(5))
+	a := askers{n: clients, each: each, from: w.B.Host, to: netip.AddrPortFrom(w.A.Addr4, port)}
+	began := time.Now()
+	got := a.drive(a.dial(t), time.Minute)
+	got.check(t)
+	t.Logf("%d answers in %v; %d packets lost, %d late, %d doubled; sent again: %d segments by the clients, %d by the server",
+		clients*each, time.Since(began).Round(time.Millisecond), lost.Load(), late.Load(), doubled.Load(),
+		resent(t, w.B.Host), resent(t, w.A.Host))
+	empty(t, ag)
+	await(t, "each is counted once", func() (any, bool) {
+		st := target(ag)
+		return st, st.AdmittedTotal == clients*each && st.FinishedTotal == clients*each
+	})
+	st, err := s.Stats()
+	if err != nil || st.Served != clients*each || st.MaxInside > 5 {
+		t.Errorf("the server: %+v, %v; want %d served and at most 5 inside", st, err, clients*each)
+	}
+	if target(ag).HeldTotal == 0 || lost.Load() < 100 {
+		t.Errorf("held %d, lost %d: that tests nothing", target(ag).HeldTotal, lost.Load())
+	}
+}
+
+// The kernel drops all that is held when somebody takes a chain of the packet
+// filter away. TCP sends it again, and it keeps its place.
+func TestRequestsWhilePacketFilterChanges(t *testing.T) {
+	srv, cli, to := hosts(t)
+	s := serve(t, srv, backend.Spec{Protocol: "http", Service: work})
+	ag := startHolding(t, srv, requests(10))
+	a := askers{n: 60, from: cli, to: to}
+	conns := a.dial(t)
+	done := make(chan answers, 1)
+	go func() { done <- a.drive(conns, 2500*time.Millisecond) }()
+	changes := 0
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); changes++ {
+		if err := srv.Do(foreignChain); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	got := <-done
+	got.check(t)
+	got.log(t, fmt.Sprint("chain added and deleted ", changes, " times"))
+	empty(t, ag)
+	st, err := s.Stats()
+	if err != nil || st.MaxInside > 10 || target(ag).AdmittedTotal != st.Served {
+		t.Errorf("the server: %+v, %v; want at most 10 inside and %d served", st, err, target(ag).AdmittedTotal)
+	}
+	if n := resent(t, cli); n == 0 {
+		t.Error("nothing had to be sent again")
+	}
+}
+
+// foreignChain adds a chain of somebody else's to the packet filter, and
+// deletes it.
+func foreignChain() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "foreign"})
+	c.AddChain(&nftables.Chain{
+		Table: table, Name: "input", Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter,
+	})
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	c.DelTable(table)
+	return c.Flush()
+}
+
+// Clients that come, ask and go, every fifth while it waits: by a reset or by
+// closing.
+func TestRequestChurn(t *testing.T) {
+	srv, cli, to := hosts(t)
+	s := serve(t, srv, contended("http"))
+	ag := startHolding(t, srv, requests(10))
+	var answered, gaveUp atomic.Int64
+	var all sync.WaitGroup
+	end := time.Now().Add(3 * time.Second)
+	for range 100 {
+		all.Go(func() {
+			for time.Now().Before(end) {
+				if err := visit(t, cli, to, &answered, &gaveUp); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	empty(t, ag)
+	st, err := s.Stats()
+	if err != nil || st.MaxInside > 10 || st.Inside > 0 {
+		t.Errorf("the server: %+v, %v; want at most 10 inside, and none now", st, err)
+	}
+	await(t, "all is over", func() (any, bool) {
+		st := target(ag)
+		return st, st.AdmittedTotal == st.FinishedTotal && st.Connections == 0
+	})
+	t.Logf("%d answered, %d given up; served %d", answered.Load(), gaveUp.Load(), st.Served)
+	if gaveUp.Load() < 50 || answered.Load() < 500 {
+		t.Error("that tests nothing")
+	}
+}
+
+// visit opens a connection and asks up to three times.
+func visit(t *testing.T, from *lab.Host, to netip.AddrPort, answered, gaveUp *atomic.Int64) error {
+	c, err := from.Dial(t.Context(), "tcp", to.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	in := bufio.NewReader(c)
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	for range 3 {
+		if rand.IntN(5) == 0 {
+			gaveUp.Add(1)
+			_, err := io.WriteString(c, aGet)
+			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+			if rand.IntN(2) == 0 {
+				err = errors.Join(err, c.(*net.TCPConn).SetLinger(0))
+			}
+			return err
+		}
+		if err := (askers{}).once(c, in); err != nil {
+			return err
+		}
+		answered.Add(1)
+	}
+	return nil
+}
+
+const perRequest = `
+rules:
+  - name: shop
+    port: 8080
+    unit: request
+    limit: {algorithm: fixed, initial: 10}
+    hold: {max_wait: 20s}
+`
+
+// An agent that is killed, or stopped, keeps nobody waiting for longer than its
+// lease. With the next one, or when it goes on, the limit holds again within a
+// second.
+func TestRequestsWithoutAgent(t *testing.T) {
+	program := buildAgent(t)
+	for _, test := range []struct {
+		name string
+		out  syscall.Signal
+	}{{"killed", syscall.SIGKILL}, {"stopped", syscall.SIGSTOP}} {
+		t.Run(test.name, func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			s := serve(t, srv, contended("http"))
+			p := runAgent(t, program, srv, perRequest)
+			a := askers{n: 40, from: cli, to: to}
+			conns := a.dial(t)
+			done := make(chan answers, 1)
+			go func() { done <- a.drive(conns, 6*time.Second) }()
+
+			awaitUnits(t, 10, 30)
+			time.Sleep(500 * time.Millisecond)
+			if most := mostInside(t, s); most != 10 {
+				t.Errorf("%d inside at once, want 10", most)
+			}
+			p.signal(t, test.out)
+			out := time.Now()
+			await(t, "nobody waits", func() (any, bool) {
+				in, waiting := kernelUnits(t)
+				return [2]int{in, waiting}, waiting == 0
+			})
+			t.Logf("nobody waits %v after it was %s, at a lease of %v", time.Since(out).Round(time.Millisecond), test.name, lease)
+			if test.out == syscall.SIGSTOP && time.Since(out) > lease+time.Second {
+				t.Error("that is too long")
+			}
+			time.Sleep(time.Until(out.Add(lease + 500*time.Millisecond)))
+			if in, waiting := kernelUnits(t); in < 11 || waiting > 0 {
+				t.Errorf("%d in flight and %d waiting, want the gate open", in, waiting)
+			}
+
+			if test.out == syscall.SIGSTOP {
+				p.signal(t, syscall.SIGCONT)
+			} else {
+				_ = p.cmd.Wait()
+				p = runAgent(t, program, srv, perRequest)
+			}
+			back := time.Now()
+			await(t, "the limit holds", func() (any, bool) {
+				in, waiting := kernelUnits(t)
+				return [2]int{in, waiting}, in == 10 && waiting == 30
+			})
+			t.Logf("the limit holds again %v after the agent is back", time.Since(back).Round(time.Millisecond))
+			if time.Since(back) > time.Second {
+				t.Error("that is too long")
+			}
+			mostInside(t, s)
+			time.Sleep(500 * time.Millisecond)
+			if most := mostInside(t, s); most != 10 {
+				t.Errorf("then %d inside at once, want 10", most)
+			}
+			got := <-done
+			got.check(t)
+			got.log(t, "all of the time")
+			awaitUnits(t, 0, 0)
+			await(t, "each is counted once", func() (any, bool) {
+				counted, err := s.Stats()
+				st := p.target(t)
+				return st, err == nil && st.AdmittedTotal == counted.Served && st.FinishedTotal == counted.Served
+			})
+		})
+	}
+}
