@@ -235,8 +235,40 @@ func TestHeldRetransmissions(t *testing.T) {
 }
 
 // Clients that give up while they are held say nothing: they keep their places
-// for max_wait at most, and a slot until their hosts say that they are gone.
+// for max_wait at most, and not for long when they do not send their SYNs
+// again, and a slot until their hosts say that they are gone.
 func TestHeldGivesUp(t *testing.T) {
+	t.Run("silence", func(t *testing.T) {
+		const patient = 5
+		srv, cli, to := hosts(t)
+		k := keep(t, srv, "tcp", ":8080")
+		a := startHolding(t, srv, holding(1, time.Minute))
+		dial(t, cli, to)
+		k.await(t, 1)
+		c := newCrowd(t, cli, to, 10)
+		alive := newCrowd(t, cli, to, patient)
+		local := newCrowd(t, srv, netip.AddrPortFrom(netip.IPv6Loopback(), port), patient)
+		awaitUnits(t, 1, 10+2*patient)
+		c.close()
+		begin := time.Now()
+		awaitUnits(t, 1, 2*patient)
+		t.Logf("they kept their places for %v", time.Since(begin))
+		alive.wait(t, 4*time.Second-time.Since(begin))
+		awaitUnits(t, 1, 2*patient)
+		for range 2 * patient {
+			k.close(1)
+			k.await(t, 1)
+		}
+		alive.wait(t, slack)
+		local.wait(t, slack)
+		if len(alive.connected) != patient || len(local.connected) != patient {
+			t.Errorf("%v, %v; want all connected", alive, local)
+		}
+		alive.close()
+		local.close()
+		k.closeAll()
+		empty(t, a)
+	})
 	t.Run("no slot comes free", func(t *testing.T) {
 		srv, cli, to := hosts(t)
 		k := keep(t, srv, "tcp", ":8080")

@@ -205,20 +205,7 @@ func TestShortHold(t *testing.T) {
 	const service, maxWait = 5 * time.Millisecond, 10 * time.Millisecond
 	refused := func(t *testing.T, set func(*config.Rule)) (n int) {
 		srv, cli, to := hosts(t)
-		ln, err := srv.Listen("tcp", ":8080")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { ln.Close() })
-		go func() {
-			for {
-				c, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				time.AfterFunc(service, func() { c.Close() })
-			}
-		}()
+		briefServer(t, srv, service)
 		a := startHolding(t, srv, set)
 		for range bursts {
 			c := newCrowd(t, cli, to, burst)

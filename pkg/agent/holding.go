@@ -114,18 +114,11 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 	if h.claimer, err = a.gate.NewClaimer(s.netns); err != nil {
 		return nil, err
 	}
-	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
-		return nil, err
-	}
-	h.devices, err = device.New(s.netns, h.prog, device.Options{Dir: a.gate.DevicesDir(), Log: a.log})
-	if err != nil {
-		return nil, err
-	}
 	h.holder, err = pace.OpenHolder(pace.HolderOptions{
 		Netns: s.netns,
 		Queue: holdQueue,
 		Mark:  loader.HoldMark,
-		Gate:  waitingRoom{h.claimer, h.devices, make(map[uint32]bool)},
+		Gate:  waitingRoom{h.claimer},
 		Log:   a.log,
 	})
 	if err != nil {
@@ -135,6 +128,13 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 		if t.ingress {
 			h.holder.SetTarget(port, t.id, t.policy())
 		}
+	}
+	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
+		return nil, err
+	}
+	h.devices, err = device.New(s.netns, h.prog, device.Options{Dir: a.gate.DevicesDir(), Log: a.log})
+	if err != nil {
+		return nil, err
 	}
 	if err := h.devices.Sync(); err != nil {
 		return nil, err
@@ -207,30 +207,11 @@ func (t *target) policy() pace.Policy {
 }
 
 // waitingRoom is the kernel's count of those that wait, as the holder asks it.
-type waitingRoom struct {
-	*loader.Claimer
-	devices *device.Attacher
-	remote  map[uint32]bool // by device; the devices are not asked each time, for they may be busy
-}
+type waitingRoom struct{ *loader.Claimer }
 
-func (w waitingRoom) Held(f pace.Flow, p pace.Packet) (pace.Hold, bool, error) {
+func (w waitingRoom) Held(f pace.Flow) (pace.Hold, bool, error) {
 	release, held, err := w.When(f.Client, f.Server, f.SYN)
-	return pace.Hold{Release: release, Remote: f.SYN && w.isRemote(p.Device)}, held, err
-}
-
-// isRemote says whether what comes by a device is surely from another host,
-// which it is when the device is hardware.
-func (w waitingRoom) isRemote(index uint32) bool {
-	remote, known := w.remote[index]
-	if known {
-		return remote
-	}
-	d, ok := w.devices.Device(int(index))
-	if ok {
-		remote = d.Kind == "" && !d.Loopback
-		w.remote[index] = remote
-	}
-	return remote
+	return pace.Hold{Release: release}, held, err
 }
 
 func (w waitingRoom) Claim(f pace.Flow) (pace.Outcome, error) {

@@ -171,17 +171,6 @@ func (a *Attacher) Kept() (indexes []int, err error) {
 	return indexes, err
 }
 
-// Device returns a device of the namespace, if one with that index is known.
-func (a *Attacher) Device(index int) (d Device, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	t, ok := a.devices[index]
-	if !ok {
-		return Device{}, false
-	}
-	return t.Device, true
-}
-
 // Failed returns the devices that should have the program and have it not, by
 // index: some kinds cannot have one, with others it is being tried again.
 func (a *Attacher) Failed() []Failure {

@@ -18,9 +18,8 @@ import (
 
 // Gate is where slots are counted: the kernel's maps.
 type Gate interface {
-	// Held returns what a flow waits for, of which p is a packet, and not ok
-	// when it does not.
-	Held(f Flow, p Packet) (h Hold, ok bool, err error)
+	// Held returns what a flow waits for, and not ok when it does not.
+	Held(f Flow) (h Hold, ok bool, err error)
 
 	// Claim takes a slot for a flow that waits.
 	Claim(f Flow) (Outcome, error)
@@ -295,7 +294,7 @@ func (h *Holder) receive(a nfqueue.Attribute) int {
 	}
 	now := monotonic()
 	if !h.queue.Join(now, f, p) {
-		hold, held, err := h.gate.Held(f, p)
+		hold, held, err := h.gate.Held(f)
 		h.note("ask the gate for a flow", err)
 		if held && err == nil {
 			h.queue.Arrive(now, f, hold, p)

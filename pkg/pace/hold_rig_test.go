@@ -47,7 +47,7 @@ func newFakeGate(limit int) *fakeGate {
 	return &fakeGate{limit: limit, waiting: make(map[Flow]Hold), inside: make(map[Flow]bool)}
 }
 
-func (g *fakeGate) Held(f Flow, _ Packet) (Hold, bool, error) {
+func (g *fakeGate) Held(f Flow) (Hold, bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.inside[f] {

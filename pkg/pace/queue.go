@@ -30,12 +30,6 @@ type Hold struct {
 	// Release is when the flow's pace slot is, on CLOCK_MONOTONIC; 0 when it
 	// waits for nothing but a free slot.
 	Release time.Duration
-
-	// Remote says that the client is on another host, and sends its SYN again
-	// while it wants to come in. TCP on this host does not send a packet again
-	// that is still in a queue of this host, over no kind of device: such a
-	// client's silence means nothing.
-	Remote bool
 }
 
 // Policy says how the flows of a target wait.
@@ -235,8 +229,7 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	t.counts.Held++
 	q.flows[f] = w
 	t.waiting++
-	if f.SYN && h.Remote {
-		w.remote = true
+	if f.SYN {
 		w.seen(now, p.Seq)
 	}
 	if h.Release > now {
@@ -293,6 +286,9 @@ func (q *Queue) Tick(now time.Duration) {
 		case w.deadline <= now:
 			w.expired = true
 			w.target.expired = append(w.target.expired, w)
+		case now-w.silent > synSlack:
+			// It was not looked at meanwhile: what came may be unread.
+			w.silent = now + synSlack
 		default:
 			w.target.counts.Silent++
 			q.leave(w)

@@ -23,8 +23,7 @@ type waiter struct {
 	granted  time.Duration // 0 while it waits
 	linger   time.Duration // once granted: until when more packets are expected
 
-	// Of a SYN from another host: when it came first, and when it is overdue.
-	remote bool
+	// Of a SYN: when it came first, and when it is overdue.
 	first  time.Duration
 	isn    uint32
 	silent time.Duration
@@ -51,11 +50,10 @@ const (
 )
 
 // seen notes that the client has sent its SYN, and computes when the next is
-// overdue. Another initial sequence number is another attempt.
+// overdue. Another initial sequence number is another attempt. Clients on this
+// host send theirs again, too, though the first is in a queue of it: the kernel
+// takes it off the client's account before it comes there.
 func (w *waiter) seen(now time.Duration, isn uint32) {
-	if !w.remote {
-		return
-	}
 	if w.first == 0 || isn != w.isn {
 		w.first, w.isn = now, isn
 	}

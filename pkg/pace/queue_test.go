@@ -280,7 +280,7 @@ func TestSilentClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, free := testQueue(Policy{MaxWait: time.Minute}), 0
-			q.Arrive(queueStart, f, Hold{Remote: true}, whole(0))
+			q.Arrive(queueStart, f, Hold{}, whole(0))
 			pump(q, queueStart, &free)
 			next := 0
 			for now := queueStart; now < queueStart+20*time.Second; now += 10 * time.Millisecond {
@@ -309,7 +309,7 @@ func TestSilentClients(t *testing.T) {
 
 	t.Run("another attempt", func(t *testing.T) {
 		q, free := testQueue(Policy{MaxWait: time.Minute}), 0
-		q.Arrive(queueStart, f, Hold{Remote: true}, Packet{Seq: 1, Len: 1})
+		q.Arrive(queueStart, f, Hold{}, Packet{Seq: 1, Len: 1})
 		again := queueStart + 1400*time.Millisecond
 		q.Join(again, f, Packet{Seq: 2, Len: 1})
 		q.Tick(again + 3500*time.Millisecond - 1)
@@ -321,11 +321,15 @@ func TestSilentClients(t *testing.T) {
 			t.Error("measured from the attempt before")
 		}
 	})
-	t.Run("a client on this host", func(t *testing.T) {
+	t.Run("nobody looked", func(t *testing.T) {
 		q, free := testQueue(Policy{MaxWait: time.Minute}), 0
 		q.Arrive(queueStart, f, Hold{}, whole(1))
-		q.Tick(queueStart + 50*time.Second)
-		expect(t, "waits", pump(q, queueStart+50*time.Second, &free))
+		now := queueStart + 10*time.Second
+		q.Tick(now)
+		expect(t, "what came may be unread", pump(q, now, &free))
+		now += synSlack
+		q.Tick(now)
+		expect(t, "silent", pump(q, now, &free), "-1", "give up 1")
 	})
 }
 
