@@ -78,6 +78,7 @@ func TestPacedCrowd(t *testing.T) {
 			if rejectedInAll(st) != 0 || st.BypassedTotal != 0 || st.HeldTotal != uint64(test.clients-1) {
 				t.Errorf("rejected or bypassed, or not all but one held: %+v", st)
 			}
+			k.await(t, test.clients)
 			c.close()
 			k.closeAll()
 			empty(t, a)
@@ -101,6 +102,7 @@ func TestPacedWithoutHolding(t *testing.T) {
 		t.Errorf("a refusal took %v", slowest)
 	}
 	checkRefusedByPace(t, a, clients-1)
+	k.await(t, 1)
 	c.close()
 	k.closeAll()
 	empty(t, a)
@@ -122,6 +124,7 @@ func TestPacedMaxWait(t *testing.T) {
 	}
 	checkPaced(t, &crowd{connected: c.connected, admitted: c.admitted}, admitted, 100*time.Millisecond)
 	checkRefusedByPace(t, a, clients-admitted)
+	k.await(t, admitted)
 	c.close()
 	k.closeAll()
 	empty(t, a)
