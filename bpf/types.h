@@ -37,6 +37,7 @@ enum target_flags {
 	TARGET_INGRESS = 1 << 1, /* decided on the device: what is over may be held, or dropped */
 	TARGET_REQUEST = 1 << 2, /* the unit is a request, not a connection */
 	TARGET_DROP = 1 << 3,    /* refuse by silence, not by a reset */
+	TARGET_SLOW = 1 << 5,    /* a response takes longer than session tickets do */
 	TARGET_IDLE = 1 << 4,    /* a request ends when the output is idle, not at its first byte */
 };
 
@@ -106,6 +107,7 @@ struct target_counters {
 	__u64 bypassed;     /* of these, those that came in with nobody to hold them */
 	__u64 rejected_pace; /* their pace slot was too far off */
 	__u64 hold_full;    /* no room to hold one more */
+	__u64 doubtful;     /* requests that may have had their response: a sweep will tell */
 	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
 	__u64 samples[SIGNALS];
@@ -139,11 +141,17 @@ struct hold {
 	__u32 pad;
 };
 
-/* Tells the agent that a slot came free on a target where units wait. */
+enum wake_kind {
+	WAKE_SLOT, /* a slot came free on a target where units wait */
+	WAKE_IDLE, /* a request has begun to be answered, and ends when that is idle */
+};
+
+/* What the agent is told at once. */
 struct wake {
 	__u32 target;
-	__u32 pad;
+	__u32 kind;
 	__u64 at; /* ns */
+	struct pending_key key; /* of WAKE_IDLE: the connection */
 };
 
 enum conn_flags {
@@ -161,6 +169,7 @@ enum claim_op {
 	CLAIM_SLOT,      /* may it have a slot now? */
 	CLAIM_DELIVERED, /* all that was held of it is on its way */
 	CLAIM_GIVE_UP,   /* it waits no longer */
+	CLAIM_IDLE,      /* is its response over? If not, look again at tstamp */
 };
 
 enum claim_result {
@@ -169,11 +178,20 @@ enum claim_result {
 	CLAIM_OK,
 };
 
+/* It is held only for the agent to refuse it: its pace slot is too far off. */
+#define RELEASE_NEVER 0x7fffffffffffffffULL
+
 enum request_state {
 	REQUEST_NONE,
 	REQUEST_HELD,     /* it waits */
 	REQUEST_GRANTING, /* it has a slot; what came behind it is still on its way */
 	REQUEST_BUSY,     /* the application has it */
+};
+
+enum answering {
+	ANSWER_NONE,
+	ANSWER_BEGUN,     /* the agent has yet to be told */
+	ANSWER_ANNOUNCED, /* it was */
 };
 
 /* Per socket, gone with the socket. */
@@ -195,7 +213,7 @@ struct conn {
 	__u32 per_request; /* 1: this is one, and counted says nothing of a slot */
 	__u32 request;     /* enum request_state */
 	__u32 arrived_end; /* like in_end, before what is held */
-	__u32 answering;   /* output was seen of the request that is open */
+	__u32 answering;   /* with TARGET_IDLE: enum answering */
 	__u64 release;     /* pace slot of a held request, ns; 0: none */
 	__u64 output;      /* last output, ns */
 };

@@ -17,6 +17,10 @@ import (
 // client's delayed ACK and its own thinking are in the higher ones.
 const rttQuantile = 0.1
 
+// slow is a service time at which session tickets of TLS cannot be mistaken for
+// most responses: twice the time in which they come.
+const slow = 2 * time.Millisecond
+
 // target is one protected port: what the kernel counted last, the algorithm
 // that makes a limit of it, and what is reported.
 type target struct {
@@ -28,7 +32,10 @@ type target struct {
 	mode   config.Mode
 
 	last     loader.Reading
-	idle     int // connections that are only kept open, at the last step
+	idle     int           // connections that are only kept open, at the last step
+	typical  time.Duration // service time, smoothed
+	doubtful uint64        // requests, when they were last settled
+	doubts   bool          // there were some since
 	decision controller.Decision
 	tick     uint32 // of the order in force
 	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
@@ -141,6 +148,10 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	s := t.signal
 	idle := t.idle
 	t.idle = t.idleIn(r)
+	if n := r.Samples[loader.Service] - t.last.Samples[loader.Service]; n > 0 {
+		sum := r.Sum[loader.Service] - t.last.Sum[loader.Service]
+		t.typical += (sum/time.Duration(n) - t.typical) / 4
+	}
 	in := controller.Tick{
 		Now:         now,
 		Samples:     r.Samples[s] - t.last.Samples[s],
@@ -239,7 +250,9 @@ func (t *target) order() loader.Order {
 		Requests:     rule.Unit == config.UnitRequest,
 		Ingress:      t.ingress,
 		Drop:         rule.Reject == config.RejectDrop,
+		Slow:         t.typical > slow,
 		PaceInterval: t.interval,
+		Idle:         rule.End.Idle,
 	}
 	if rule.Waits() {
 		o.MaxWaiting = rule.Hold.MaxWaiting

@@ -124,6 +124,7 @@ type headgateTargetCounters struct {
 	Bypassed     uint64
 	RejectedPace uint64
 	HoldFull     uint64
+	Doubtful     uint64
 	Rested       uint64
 	Woken        uint64
 	Samples      [4]uint64
@@ -137,6 +138,7 @@ const (
 	headgateTargetFlagsTARGET_INGRESS headgateTargetFlags = 2
 	headgateTargetFlagsTARGET_REQUEST headgateTargetFlags = 4
 	headgateTargetFlagsTARGET_DROP    headgateTargetFlags = 8
+	headgateTargetFlagsTARGET_SLOW    headgateTargetFlags = 32
 	headgateTargetFlagsTARGET_IDLE    headgateTargetFlags = 16
 )
 

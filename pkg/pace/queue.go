@@ -31,6 +31,9 @@ type Hold struct {
 	// waits for nothing but a free slot.
 	Release time.Duration
 
+	// Refused says that it waits only to be refused.
+	Refused bool
+
 	// Remote says that the client is on another host, and sends its SYN again
 	// while it wants to come in. TCP on this host does not send a packet again
 	// that is still in a queue of this host, over no kind of device: such a
@@ -226,6 +229,10 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	}
 	if t.policy.Source != nil {
 		w.group = t.policy.Source(f.Client.Addr())
+	}
+	if h.Refused {
+		q.refuse(w)
+		return
 	}
 	if t.waiting >= t.policy.MaxWaiting {
 		t.counts.Overflowed++
