@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,6 +74,62 @@ func TestStreamsEndWhenTheyAreIdle(t *testing.T) {
 	})
 }
 
+// Five requests are sent at once on each connection. The kernel sees one; ended
+// by idle output it lasts until all five are answered, and the limit holds.
+func TestPipeliningKeepsToTheLimit(t *testing.T) {
+	const limit, clients, batch = 5, 20, 5
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	var inside, peak, served atomic.Int64
+	serveHandler(t, srv, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		n := inside.Add(1)
+		for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+		}
+		time.Sleep(20 * time.Millisecond)
+		inside.Add(-1)
+		served.Add(1)
+	}))
+	addr := netip.AddrPortFrom(srv.Addr4, 8080)
+	a := startAgent(t, srv, 8080, func(r *config.Rule) {
+		fixed(limit)(r)
+		r.Unit = config.UnitRequest
+		r.End = config.End{Idle: 60 * time.Millisecond}
+		r.Hold = config.Hold{MaxWait: 20 * time.Second, MaxWaiting: 1000, Order: config.OrderFIFO}
+	})
+	var wg sync.WaitGroup
+	end := time.Now().Add(2 * time.Second)
+	for range clients {
+		c := dial(t, cli, addr)
+		wg.Go(func() {
+			defer c.Close()
+			in := bufio.NewReader(c)
+			for time.Now().Before(end) {
+				if _, err := io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: test\r\n\r\n", batch)); err != nil {
+					t.Error(err)
+					return
+				}
+				for range batch {
+					if !answered(t, c, in) {
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d requests in batches of %d, at most %d at once", served.Load(), batch, peak.Load())
+	if peak.Load() > limit {
+		t.Errorf("%d at once, want up to %d", peak.Load(), limit)
+	}
+	if served.Load() < clients*batch {
+		t.Errorf("only %d served", served.Load())
+	}
+	await(t, "in flight 0, waiting 0", func() (any, bool) {
+		st := target(a)
+		return []int{st.InFlight, st.Waiting}, st.InFlight == 0 && st.Waiting == 0
+	})
+}
+
 // serveHandler runs an HTTP server in this process on port 8080 of a host.
 func serveHandler(t *testing.T, h *lab.Host, handler http.Handler) {
 	t.Helper()
@@ -95,20 +152,20 @@ func serveHandler(t *testing.T, h *lab.Host, handler http.Handler) {
 // fetched makes a request and reads the whole response.
 func fetched(t *testing.T, c net.Conn) bool {
 	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {
 		t.Error(err)
 		return false
 	}
-	if _, err := fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {
-		t.Error(err)
-		return false
-	}
-	return drained(t, c)
+	return answered(t, c, bufio.NewReader(c))
 }
 
-func drained(t *testing.T, c net.Conn) bool {
+func answered(t *testing.T, c net.Conn, in *bufio.Reader) bool {
 	t.Helper()
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	err := c.SetDeadline(time.Now().Add(30 * time.Second))
+	var resp *http.Response
+	if err == nil {
+		resp, err = http.ReadResponse(in, nil)
+	}
 	if err == nil {
 		_, err = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
