@@ -33,7 +33,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	case REQUEST_GRANTING:
 		return may_hold && in_force(conf, now) ? HOLD : ADMIT;
 	case REQUEST_BUSY:
-		if (!c->answering)
+		if (!c->answering && !c->first)
 			return ADMIT; /* more of the same */
 	}
 	if (!fresh || !is_request(skb, c, s))

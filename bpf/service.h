@@ -76,14 +76,14 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 /*
  * Output came that may be session tickets. For a sample that is left open until
  * it can be told, but a slot must not be held by a client that asks nothing
- * more. Tickets come at once; they may have come before the request; and where
- * responses come as fast it matters little. The agent looks for the others.
+ * more. Tickets come at once, and they may have come before the request; where
+ * responses come as fast it matters little. The agent looks at the rest later.
  */
-static __always_inline void request_may_be_answered(struct conn *c, __u64 took)
+static __always_inline void request_may_be_answered(struct conn *c, __u64 now)
 {
 	struct target_conf *conf = conf_of(c->target);
 
-	if (took >= TICKET_TIME || c->flags & CONN_TICKETED || !conf || !(conf->flags & TARGET_SLOW))
+	if (!conf || now - c->asked >= conf->doubt || (c->output && now - c->output >= TICKET_TIME))
 		request_answered(c);
 	else
 		COUNT(c->target, doubtful);
@@ -133,18 +133,18 @@ static __always_inline void request_outputs(struct __sk_buff *skb, struct conn *
 
 static __always_inline void output(struct __sk_buff *skb, struct conn *c, struct segment *s)
 {
-	__u64 asked, took;
+	__u64 asked = c->asked, now, took;
 
-	asked = c->asked;
 	if (!asked) {
 		if (c->flags & CONN_TICKET)
-			c->flags |= CONN_TICKETED;
+			c->output = bpf_ktime_get_ns();
 		return;
 	}
-	took = bpf_ktime_get_ns() - asked;
+	now = bpf_ktime_get_ns();
+	took = now - asked;
 	if (c->flags & CONN_TLS && !is_response(skb, c, s, took)) {
 		if (c->per_request && c->first)
-			request_may_be_answered(c, took);
+			request_may_be_answered(c, now);
 		return;
 	}
 	conn_answered(c, took);

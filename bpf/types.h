@@ -37,7 +37,6 @@ enum target_flags {
 	TARGET_INGRESS = 1 << 1, /* decided on the device: what is over may be held, or dropped */
 	TARGET_REQUEST = 1 << 2, /* the unit is a request, not a connection */
 	TARGET_DROP = 1 << 3,    /* refuse by silence, not by a reset */
-	TARGET_SLOW = 1 << 5,    /* a response takes longer than session tickets do */
 	TARGET_IDLE = 1 << 4,    /* a request ends when the output is idle, not at its first byte */
 };
 
@@ -63,6 +62,7 @@ struct target_conf {
 	__u64 max_wait;      /* how long a unit is held for a slot, ns */
 	__u64 pace_interval; /* from one admission to the next, ns; 0: no pace */
 	__u64 pace_max_wait; /* how far off the pace slot of an arrival may be, ns */
+	__u64 doubt;         /* output so soon after a request that may be session tickets is, ns */
 	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */
 };
 
@@ -159,8 +159,7 @@ enum conn_flags {
 	CONN_TLS = 1 << 1,       /* and it began with a TLS handshake */
 	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
 	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
-	CONN_TICKETED = 1 << 4,  /* what may have been these was sent */
-	CONN_LOGIN = 1 << 5,     /* PostgreSQL: no request yet */
+	CONN_LOGIN = 1 << 4,     /* PostgreSQL: no request yet */
 };
 
 /* What the agent asks of headgate_claim, in the mark of a packet's copy. */
@@ -215,7 +214,7 @@ struct conn {
 	__u32 arrived_end; /* like in_end, before what is held */
 	__u32 answering;   /* with TARGET_IDLE: enum answering */
 	__u64 release;     /* pace slot of a held request, ns; 0: none */
-	__u64 output;      /* last output, ns */
+	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
 };
 
 #endif

@@ -290,6 +290,7 @@ func (a *Agent) settleDoubts() error {
 		doubts := false
 		for _, t := range s.targets {
 			doubts = doubts || t.doubts
+			t.settled = t.settled || t.doubts
 			t.doubts = t.last.Doubtful != t.doubtful
 			t.doubtful = t.last.Doubtful
 		}

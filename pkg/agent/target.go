@@ -17,10 +17,6 @@ import (
 // client's delayed ACK and its own thinking are in the higher ones.
 const rttQuantile = 0.1
 
-// slow is a service time at which session tickets of TLS cannot be mistaken for
-// most responses: twice the time in which they come.
-const slow = 2 * time.Millisecond
-
 // target is one protected port: what the kernel counted last, the algorithm
 // that makes a limit of it, and what is reported.
 type target struct {
@@ -36,6 +32,7 @@ type target struct {
 	typical  time.Duration // service time, smoothed
 	doubtful uint64        // requests, when they were last settled
 	doubts   bool          // there were some since
+	settled  bool          // they were once
 	decision controller.Decision
 	tick     uint32 // of the order in force
 	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
@@ -250,7 +247,7 @@ func (t *target) order() loader.Order {
 		Requests:     rule.Unit == config.UnitRequest,
 		Ingress:      t.ingress,
 		Drop:         rule.Reject == config.RejectDrop,
-		Slow:         t.typical > slow,
+		Doubt:        t.doubt(),
 		PaceInterval: t.interval,
 		Idle:         rule.End.Idle,
 	}
@@ -260,6 +257,19 @@ func (t *target) order() loader.Order {
 		o.PaceMaxWait = rule.Pace.MaxWait
 	}
 	return o
+}
+
+// doubt is how soon after a request output is more likely to be session tickets
+// of TLS than a response, where it may be either. A server sends them at once,
+// but one with many handshakes to do is late with that.
+func (t *target) doubt() time.Duration {
+	switch {
+	case t.typical > 0:
+		return t.typical / 2
+	case t.settled:
+		return 0
+	}
+	return time.Second
 }
 
 // listen takes in what the target's listeners look like now. The kernel counts

@@ -103,6 +103,7 @@ type headgateTargetConf struct {
 	MaxWait      uint64
 	PaceInterval uint64
 	PaceMaxWait  uint64
+	Doubt        uint64
 	Idle         uint64
 }
 
@@ -138,7 +139,6 @@ const (
 	headgateTargetFlagsTARGET_INGRESS headgateTargetFlags = 2
 	headgateTargetFlagsTARGET_REQUEST headgateTargetFlags = 4
 	headgateTargetFlagsTARGET_DROP    headgateTargetFlags = 8
-	headgateTargetFlagsTARGET_SLOW    headgateTargetFlags = 32
 	headgateTargetFlagsTARGET_IDLE    headgateTargetFlags = 16
 )
 

@@ -45,7 +45,10 @@ type Order struct {
 	Requests bool // the unit is a request; else a connection
 	Ingress  bool // decide on the devices, where arrivals can be held or dropped
 	Drop     bool // refuse by silence
-	Slow     bool // with Requests: a response takes longer than TLS's session tickets, 1 ms
+
+	// Doubt is the time after a request within which output that may be session
+	// tickets of TLS is not taken for the response. With Requests.
+	Doubt time.Duration
 
 	MaxWaiting   int           // most units that wait at once
 	MaxWait      time.Duration // for a free slot
@@ -202,6 +205,7 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			Tick:         o.Tick,
 			CohortEpoch:  o.CohortEpoch,
 			CohortSize:   clampUint32(o.CohortSize),
+			Doubt:        uint64(max(o.Doubt, 0)),
 			MaxWaiting:   clampUint32(o.MaxWaiting),
 			MaxWait:      uint64(max(o.MaxWait, 0)),
 			PaceInterval: uint64(max(o.PaceInterval, 0)),
@@ -213,7 +217,6 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			headgateTargetFlagsTARGET_INGRESS: o.Ingress,
 			headgateTargetFlagsTARGET_REQUEST: o.Requests,
 			headgateTargetFlagsTARGET_DROP:    o.Drop,
-			headgateTargetFlagsTARGET_SLOW:    o.Slow,
 			headgateTargetFlagsTARGET_IDLE:    o.Idle > 0,
 		} {
 			if on {
