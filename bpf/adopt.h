@@ -31,6 +31,18 @@ static __always_inline void conn_convert(struct conn *c, struct target_conf *con
 	__sync_lock_test_and_set(&c->counted, 1);
 }
 
+/* What looked like session tickets was the response, if so long nothing else came. */
+#define DOUBT_TIME 1000000000ULL
+
+static __always_inline void conn_settle(struct conn *c)
+{
+	__u64 asked = c->asked;
+
+	if (c->per_request && c->request == REQUEST_BUSY && c->first && asked &&
+	    bpf_ktime_get_ns() - asked > DOUBT_TIME)
+		request_finish(c);
+}
+
 static __always_inline void conn_adopt(struct tcp_sock *tp)
 {
 	struct sock *s = (struct sock *)tp;
@@ -59,6 +71,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	}
 	if (c->opened) {
 		conn_convert(c, conf, st); /* known already */
+		conn_settle(c);
 		return;
 	}
 	if (bpf_setsockopt(tp, SOL_TCP, SETSOCKOPT_CB_FLAGS, &flags, sizeof(flags))) {

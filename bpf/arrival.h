@@ -33,14 +33,22 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	case REQUEST_GRANTING:
 		return may_hold && in_force(conf, now) ? HOLD : ADMIT;
 	case REQUEST_BUSY:
-		return ADMIT; /* more of the same */
+		if (!c->answering && !c->first)
+			return ADMIT; /* more of the same */
 	}
 	if (!fresh || !is_request(skb, c, s))
 		return ADMIT;
+	if (c->request == REQUEST_BUSY)
+		request_finish(c); /* the next one is here */
 
 	c->cohort = conf->cohort_epoch;
 	/* The agent counts who waits, and refuses, for it alone can. */
 	v = may_hold ? admit(c->target, conf, st, now, ~0U, &release) : REJECT_LIMIT;
+	if (v == REJECT_PACE && try_wait(st, ~0U)) {
+		COUNT(c->target, rejected_pace);
+		release = RELEASE_NEVER;
+		v = HOLD;
+	}
 	if (v == HOLD) {
 		c->release = release;
 		if (!release)

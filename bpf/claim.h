@@ -51,6 +51,20 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	return CLAIM_OK;
 }
 
+static __always_inline int claim_idle(struct __sk_buff *skb, struct target_conf *conf, struct conn *c)
+{
+	__u64 over = c->output + conf->idle;
+
+	if (c->answering != ANSWER_ANNOUNCED)
+		return CLAIM_GONE;
+	if (bpf_ktime_get_ns() < over) {
+		skb->tstamp = over;
+		return CLAIM_FULL;
+	}
+	request_finish(c);
+	return CLAIM_OK;
+}
+
 static __always_inline int claim_request(struct __sk_buff *skb, struct target_conf *conf,
 					 struct target_state *st, struct conn *c, __u32 op)
 {
@@ -66,6 +80,8 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 		stop_waiting(c->target, st);
 		return CLAIM_OK;
 	}
+	if (op == CLAIM_IDLE)
+		return claim_idle(skb, conf, c);
 	if (c->request != REQUEST_HELD)
 		return CLAIM_GONE;
 	if (!claim_slot(conf, st))

@@ -10,6 +10,7 @@
 
 #include "cohort.h"
 #include "request.h"
+#include "segment.h"
 
 /* Session tickets leave within this time of each other, or of the handshake. */
 #define TICKET_TIME 1000000ULL
@@ -49,7 +50,7 @@ static __always_inline void conn_answered(struct conn *c, __u64 took)
 		cohort_leave(c, took);
 	conn_rest(c);
 	if (c->per_request)
-		request_finish(c);
+		request_answered(c);
 }
 
 /*
@@ -113,6 +114,29 @@ static __always_inline void conn_open_free(struct conn *c, __u32 target, struct 
 	c->per_request = 1;
 }
 
+/*
+ * The packet that completes a handshake may bring a request: where the server
+ * asked for that (TCP_DEFER_ACCEPT), or when the ACK before it was lost. No
+ * program on packets sees it at this socket, and it is too late to hold it.
+ */
+static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct conn *c,
+					    struct target_conf *conf, struct target_state *st)
+{
+	void *data = (void *)(long)ctx->skb_data;
+	__u32 len = ctx->skb_len, header;
+
+	if (data + TCP_HEADER > (void *)(long)ctx->skb_data_end)
+		return;
+	header = ((__u8 *)data)[12] >> 4 << 2;
+	if (len <= header)
+		return;
+	c->arrived_end = c->in_end = c->in_end + len - header;
+	c->flags = CONN_SPOKE;
+	c->asked = c->opened;
+	take_slot_freely(c->target, conf, st, limit_now(conf, st));
+	request_begins(c, st, REQUEST_BUSY);
+}
+
 static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 {
 	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
@@ -165,6 +189,8 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	c->out_end = ctx->snd_nxt;
 	c->cohort = reserved ? cohort : 0;
 	c->counted = 1;
+	if (c->per_request)
+		conn_open_asked(ctx, c, conf, st);
 	bpf_sock_ops_cb_flags_set(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG);
 
 	sample(target, SIGNAL_HANDSHAKE, (__u64)(ctx->srtt_us >> 3) * 1000);

@@ -2,7 +2,9 @@
 /*
  * The unit request: the first segment of a new request on a connection is the
  * arrival. One that has to wait is held with everything that comes behind it,
- * so that nothing overtakes. It ends with the first byte of its response.
+ * so that nothing overtakes. It ends with the first byte of its response or, with
+ * TARGET_IDLE, when the output has been idle for long enough: the agent looks,
+ * and the next request on the connection ends it too.
  */
 #ifndef HEADGATE_REQUEST_H
 #define HEADGATE_REQUEST_H
@@ -18,8 +20,10 @@ static __always_inline bool turn(struct conn *c, __u32 from, __u32 to)
 static __always_inline void request_finish(struct conn *c)
 {
 	struct target_state *st = state_of(c->target);
-	__u32 was = __sync_lock_test_and_set(&c->request, REQUEST_NONE);
+	__u32 was;
 
+	c->answering = ANSWER_NONE;
+	was = __sync_lock_test_and_set(&c->request, REQUEST_NONE);
 	if (!st)
 		return;
 	if (was == REQUEST_HELD) {
@@ -64,6 +68,17 @@ static __always_inline void request_bypass(struct conn *c, struct target_conf *c
 	take_slot(st, conf->tick, -ONE_WAITING);
 	COUNT(c->target, bypassed);
 	COUNT(c->target, requests);
+}
+
+/* The first byte of the response is on its way. */
+static __always_inline void request_answered(struct conn *c)
+{
+	struct target_conf *conf = conf_of(c->target);
+
+	if (!conf || !(conf->flags & TARGET_IDLE))
+		request_finish(c);
+	else if (c->request != REQUEST_NONE && !c->answering)
+		c->answering = ANSWER_BEGUN;
 }
 
 #endif

@@ -12,6 +12,8 @@
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 
+#define TCP_HEADER 20
+
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10

@@ -29,7 +29,7 @@ static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment 
 		ip_len = 40;
 	}
 	tcp = data + ip_len;
-	if ((void *)tcp + 20 > end)
+	if ((void *)tcp + TCP_HEADER > end)
 		return false;
 	s->seq = bpf_ntohl(*(__be32 *)(tcp + 4));
 	s->offset = ip_len + ((tcp[12] >> 4) << 2);
@@ -76,38 +76,91 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 /*
  * Output came that may be session tickets. For a sample that is left open until
  * it can be told, but a slot must not be held by a client that asks nothing
- * more. Tickets come at once, and are not the second thing to come.
+ * more. Tickets come at once, and they may have come before the request; where
+ * responses come as fast it matters little. The agent looks at the rest later.
  */
-static __always_inline void request_may_be_answered(struct conn *c, __u64 took)
+static __always_inline void request_may_be_answered(struct conn *c, __u64 now)
 {
-	if (took >= TICKET_TIME || c->flags & CONN_TICKETED)
-		request_finish(c);
+	struct target_conf *conf = conf_of(c->target);
+
+	if (!conf || now - c->asked >= conf->doubt || (c->output && now - c->output >= TICKET_TIME))
+		request_answered(c);
 	else
-		c->flags |= CONN_TICKETED;
+		COUNT(c->target, doubtful);
+}
+
+/* Which connection a packet of output is of. */
+static __always_inline bool key_of_output(struct __sk_buff *skb, struct pending_key *key)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct ipv4 *ip4 = data;
+	struct ipv6 *ip6 = data;
+	struct tcp *tcp;
+
+	if ((void *)(ip6 + 1) > end)
+		return false;
+	if (ip4->version_ihl >> 4 == 4) {
+		key->remote[2] = key->local[2] = bpf_htonl(0xffff);
+		key->remote[3] = ip4->destination;
+		key->local[3] = ip4->source;
+		tcp = data + ((ip4->version_ihl & 0xf) << 2);
+	} else {
+		__builtin_memcpy(key->remote, ip6->destination, sizeof(key->remote));
+		__builtin_memcpy(key->local, ip6->source, sizeof(key->local));
+		tcp = (void *)(ip6 + 1);
+	}
+	if ((void *)(tcp + 1) > end)
+		return false;
+	key->remote_port = tcp->destination;
+	key->local_port = bpf_ntohs(tcp->source);
+	return true;
+}
+
+/* More of a response that ends when it is idle. The agent is told of its begin. */
+static __always_inline void request_outputs(struct __sk_buff *skb, struct conn *c)
+{
+	struct wake w = { .target = c->target, .kind = WAKE_IDLE, .at = bpf_ktime_get_ns() };
+
+	c->output = w.at;
+	if (c->answering != ANSWER_BEGUN || !key_of_output(skb, &w.key))
+		return;
+	w.key.target = c->target;
+	/* If there is no room, the next output tries again, or the next request ends it. */
+	if (!bpf_ringbuf_output(&wakes, &w, sizeof(w), 0))
+		c->answering = ANSWER_ANNOUNCED;
+}
+
+static __always_inline void output(struct __sk_buff *skb, struct conn *c, struct segment *s)
+{
+	__u64 asked = c->asked, now, took;
+
+	if (!asked) {
+		if (c->flags & CONN_TICKET)
+			c->output = bpf_ktime_get_ns();
+		return;
+	}
+	now = bpf_ktime_get_ns();
+	took = now - asked;
+	if (c->flags & CONN_TLS && !is_response(skb, c, s, took)) {
+		if (c->per_request && c->first)
+			request_may_be_answered(c, now);
+		return;
+	}
+	conn_answered(c, took);
 }
 
 static __always_inline void packet_out(struct __sk_buff *skb)
 {
 	struct conn *c = conn_of_packet(skb);
 	struct segment s;
-	__u64 asked, took;
 
 	if (!c || !parse_segment(skb, &s) || !s.len || !after(s.seq + s.len, c->out_end))
 		return;
 	c->out_end = s.seq + s.len;
-	asked = c->asked;
-	if (!asked) {
-		if (c->flags & CONN_TICKET)
-			c->flags |= CONN_TICKETED;
-		return;
-	}
-	took = bpf_ktime_get_ns() - asked;
-	if (c->flags & CONN_TLS && !is_response(skb, c, &s, took)) {
-		if (c->per_request && c->first)
-			request_may_be_answered(c, took);
-		return;
-	}
-	conn_answered(c, took);
+	output(skb, c, &s);
+	if (c->answering)
+		request_outputs(skb, c);
 }
 
 #endif

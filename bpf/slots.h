@@ -69,9 +69,9 @@ static __always_inline bool try_take_slot(struct target_state *st, __u32 tick, _
 
 static __always_inline void wake(__u32 target)
 {
-	struct wake w = { .target = target, .at = bpf_ktime_get_ns() };
+	struct wake w = { .target = target, .kind = WAKE_SLOT, .at = bpf_ktime_get_ns() };
 
-	bpf_ringbuf_output(&wakes, &w, sizeof(w), 0);
+	bpf_ringbuf_output(&wakes, &w, offsetof(struct wake, key), 0);
 }
 
 static __always_inline void release_slot(__u32 target, struct target_state *st)

@@ -62,6 +62,7 @@ struct target_conf {
 	__u64 max_wait;      /* how long a unit is held for a slot, ns */
 	__u64 pace_interval; /* from one admission to the next, ns; 0: no pace */
 	__u64 pace_max_wait; /* how far off the pace slot of an arrival may be, ns */
+	__u64 doubt;         /* output so soon after a request that may be session tickets is, ns */
 	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */
 };
 
@@ -106,6 +107,7 @@ struct target_counters {
 	__u64 bypassed;     /* of these, those that came in with nobody to hold them */
 	__u64 rejected_pace; /* their pace slot was too far off */
 	__u64 hold_full;    /* no room to hold one more */
+	__u64 doubtful;     /* requests that may have had their response: a sweep will tell */
 	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
 	__u64 samples[SIGNALS];
@@ -139,11 +141,17 @@ struct hold {
 	__u32 pad;
 };
 
-/* Tells the agent that a slot came free on a target where units wait. */
+enum wake_kind {
+	WAKE_SLOT, /* a slot came free on a target where units wait */
+	WAKE_IDLE, /* a request has begun to be answered, and ends when that is idle */
+};
+
+/* What the agent is told at once. */
 struct wake {
 	__u32 target;
-	__u32 pad;
+	__u32 kind;
 	__u64 at; /* ns */
+	struct pending_key key; /* of WAKE_IDLE: the connection */
 };
 
 enum conn_flags {
@@ -151,8 +159,7 @@ enum conn_flags {
 	CONN_TLS = 1 << 1,       /* and it began with a TLS handshake */
 	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
 	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
-	CONN_TICKETED = 1 << 4,  /* what may have been these was sent */
-	CONN_LOGIN = 1 << 5,     /* PostgreSQL: no request yet */
+	CONN_LOGIN = 1 << 4,     /* PostgreSQL: no request yet */
 };
 
 /* What the agent asks of headgate_claim, in the mark of a packet's copy. */
@@ -161,6 +168,7 @@ enum claim_op {
 	CLAIM_SLOT,      /* may it have a slot now? */
 	CLAIM_DELIVERED, /* all that was held of it is on its way */
 	CLAIM_GIVE_UP,   /* it waits no longer */
+	CLAIM_IDLE,      /* is its response over? If not, look again at tstamp */
 };
 
 enum claim_result {
@@ -169,11 +177,20 @@ enum claim_result {
 	CLAIM_OK,
 };
 
+/* It is held only for the agent to refuse it: its pace slot is too far off. */
+#define RELEASE_NEVER 0x7fffffffffffffffULL
+
 enum request_state {
 	REQUEST_NONE,
 	REQUEST_HELD,     /* it waits */
 	REQUEST_GRANTING, /* it has a slot; what came behind it is still on its way */
 	REQUEST_BUSY,     /* the application has it */
+};
+
+enum answering {
+	ANSWER_NONE,
+	ANSWER_BEGUN,     /* the agent has yet to be told */
+	ANSWER_ANNOUNCED, /* it was */
 };
 
 /* Per socket, gone with the socket. */
@@ -195,9 +212,9 @@ struct conn {
 	__u32 per_request; /* 1: this is one, and counted says nothing of a slot */
 	__u32 request;     /* enum request_state */
 	__u32 arrived_end; /* like in_end, before what is held */
-	__u32 answering;   /* output was seen of the request that is open */
+	__u32 answering;   /* with TARGET_IDLE: enum answering */
 	__u64 release;     /* pace slot of a held request, ns; 0: none */
-	__u64 output;      /* last output, ns */
+	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
 };
 
 #endif

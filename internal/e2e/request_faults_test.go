@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
@@ -24,10 +25,10 @@ import (
 // each is answered, and none is counted twice or never.
 func TestRequestsOverBadNetwork(t *testing.T) {
 	const clients, each = 50, 200
+	var bad atomic.Bool
 	var lost, late, doubled atomic.Int64
 	w := wired(t, func(f *lab.Frame) {
-		s, ok := f.Segment()
-		if !ok || len(s.Payload) == 0 && s.Has(lab.SYN, lab.SYN) {
+		if _, ok := f.Segment(); !ok || !bad.Load() {
 			return
 		}
 		switch n := rand.IntN(1000); {
@@ -45,8 +46,11 @@ func TestRequestsOverBadNetwork(t *testing.T) {
 	s := serve(t, w.A.Host, backend.Spec{Protocol: "http", Workers: 5, Service: time.Millisecond})
 	ag := startHolding(t, w.A.Host, requests(5))
 	a := askers{n: clients, each: each, from: w.B.Host, to: netip.AddrPortFrom(w.A.Addr4, port)}
+	conns := a.dial(t)
+	bad.Store(true)
 	began := time.Now()
-	got := a.drive(a.dial(t), time.Minute)
+	got := a.drive(conns, time.Minute)
+	bad.Store(false)
 	got.check(t)
 	t.Logf("%d answers in %v; %d packets lost, %d late, %d doubled; sent again: %d segments by the clients, %d by the server",
 		clients*each, time.Since(began).Round(time.Millisecond), lost.Load(), late.Load(), doubled.Load(),
@@ -65,6 +69,42 @@ func TestRequestsOverBadNetwork(t *testing.T) {
 	}
 }
 
+// The packet that completes a handshake brings the request, on a server that
+// wants it so: that is too late to hold it, but it is counted.
+func TestRequestCompletesHandshake(t *testing.T) {
+	srv, cli, to := hosts(t)
+	server := keep(t, srv, "tcp", ":8080")
+	raw, err := server.ln.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 5) })
+	if err := errors.Join(ctl, err); err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{T: t, srv: srv, cli: cli, to: to, server: server, agent: startHolding(t, srv, requests(1))}
+	p.first = dial(t, cli, to)
+	time.Sleep(50 * time.Millisecond)
+	if server.held() > 0 {
+		t.Fatal("accepted without data: that tests nothing")
+	}
+	p.say(p.first, "one")
+	server.await(t, 1)
+	awaitUnits(t, 1, 0)
+	p.second = dial(t, cli, to)
+	p.say(p.second, "early")
+	server.await(t, 2)
+	awaitUnits(t, 2, 0)
+	p.hears(server.conns[1], "early")
+	p.say(server.conns[1], "answer")
+	p.hears(p.second, "answer")
+	awaitUnits(t, 1, 0)
+	p.say(p.second, "two")
+	awaitUnits(t, 1, 1)
+	p.answer()
+	p.finish()
+}
+
 // The kernel drops all that is held when somebody takes a chain of the packet
 // filter away. TCP sends it again, and it keeps its place.
 func TestRequestsWhilePacketFilterChanges(t *testing.T) {
@@ -80,7 +120,7 @@ func TestRequestsWhilePacketFilterChanges(t *testing.T) {
 		if err := srv.Do(foreignChain); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(600 * time.Millisecond)
 	}
 	got := <-done
 	got.check(t)

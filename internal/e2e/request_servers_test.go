@@ -176,3 +176,28 @@ func resent(t *testing.T, h *lab.Host) uint64 {
 	t.Helper()
 	return snmp(t, h, "Tcp:", "RetransSegs")
 }
+
+// The first response of a connection with TLS 1.3 that comes at once looks like
+// session tickets. On a server whose responses are slow as a rule it takes the
+// agent some seconds to see that it was none.
+func TestRequestThatLooksUnanswered(t *testing.T) {
+	srv, cli, to := hosts(t)
+	serve(t, srv, backend.Spec{Protocol: "https", Service: work})
+	ag := startHolding(t, srv, requests(10))
+	a := askers{n: 4, each: 10, from: cli, to: to, tls: tlsVersion(tls.VersionTLS13)}
+	a.drive(a.dial(t), patience).check(t)
+	a.ask = "GET /?service=0s HTTP/1.1\r\nHost: test\r\n\r\n"
+	for _, c := range a.dial(t) {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if err := a.once(c, bufio.NewReader(c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if in, _ := kernelUnits(t); in == 0 {
+		t.Error("all responses were told from session tickets: that tests nothing")
+	}
+	empty(t, ag)
+	if st := target(ag); st.AdmittedTotal != 44 || st.FinishedTotal != 44 {
+		t.Errorf("%d admitted, %d finished, want 44", st.AdmittedTotal, st.FinishedTotal)
+	}
+}

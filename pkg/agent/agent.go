@@ -267,6 +267,9 @@ func (a *Agent) readMeters() error {
 			t.waits.read(&waits)
 		}
 	}
+	if err := a.settleDoubts(); err != nil {
+		return err
+	}
 	for _, s := range a.scopes {
 		if s.holding != nil {
 			handover := s.holding.holder.Stats().HandOver
@@ -285,6 +288,27 @@ func (a *Agent) readMeters() error {
 	return a.watchAllListeners(now)
 }
 
+// settleDoubts has requests end whose response looked like something else. That
+// shows a second later, so those are settled that were seen the time before.
+func (a *Agent) settleDoubts() error {
+	for _, s := range a.scopes {
+		doubts := false
+		for _, t := range s.targets {
+			doubts = doubts || t.doubts
+			t.settled = t.settled || t.doubts
+			t.doubts = t.last.Doubtful != t.doubtful
+			t.doubtful = t.last.Doubtful
+		}
+		if !doubts {
+			continue
+		}
+		if err := a.gate.Adopt(s.netns); err != nil {
+			return fmt.Errorf("scope %s: %w", s.scope, err)
+		}
+	}
+	return nil
+}
+
 // SetMode switches every target to enforce or observe, from the next window on.
 func (a *Agent) SetMode(m config.Mode) {
 	a.mu.Lock()
@@ -301,14 +325,14 @@ func (a *Agent) end(holding func(*holding) error) error {
 		<-a.done
 	}
 	var errs []error
+	if a.wakes != nil {
+		errs = append(errs, a.wakes.Close())
+		<-a.awake
+	}
 	for _, s := range a.scopes {
 		if s.holding != nil {
 			errs = append(errs, holding(s.holding))
 		}
-	}
-	if a.wakes != nil {
-		errs = append(errs, a.wakes.Close())
-		<-a.awake
 	}
 	return errors.Join(errs...)
 }

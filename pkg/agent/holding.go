@@ -31,6 +31,7 @@ type holding struct {
 	claimer  *loader.Claimer
 	holder   *pace.Holder
 	handover tally
+	ender    *ender
 	stop     context.CancelFunc
 	followed chan struct{}
 	trouble  error // why arrivals are not held; as of the last look
@@ -38,7 +39,7 @@ type holding struct {
 
 // holdAll begins to hold wherever a rule needs it.
 func (a *Agent) holdAll() error {
-	holders := make(map[uint32]*pace.Holder)
+	holdings := make(map[uint32]*holding)
 	for _, s := range a.scopes {
 		if !s.needsIngress() {
 			continue
@@ -54,11 +55,11 @@ func (a *Agent) holdAll() error {
 		for _, t := range s.targets {
 			if t.ingress {
 				t.holder = h.holder
-				holders[t.id] = h.holder
+				holdings[t.id] = h
 			}
 		}
 	}
-	if len(holders) == 0 {
+	if len(holdings) == 0 {
 		return nil
 	}
 	w, err := a.gate.NewWakes()
@@ -66,7 +67,7 @@ func (a *Agent) holdAll() error {
 		return err
 	}
 	a.wakes, a.awake = w, make(chan struct{})
-	go a.listenForSlots(w, holders)
+	go a.listen(w, holdings)
 	return nil
 }
 
@@ -129,6 +130,9 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 			h.holder.SetTarget(port, t.id, t.policy())
 		}
 	}
+	if h.ender, err = newEnder(a.gate, s, a.log); err != nil {
+		return nil, err
+	}
 	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
 		return nil, err
 	}
@@ -177,6 +181,9 @@ func (h *holding) close() error {
 	if h.holder != nil {
 		errs = append(errs, h.holder.Close())
 	}
+	if h.ender != nil {
+		errs = append(errs, h.ender.close())
+	}
 	if h.claimer != nil {
 		errs = append(errs, h.claimer.Close())
 	}
@@ -211,7 +218,7 @@ type waitingRoom struct{ *loader.Claimer }
 
 func (w waitingRoom) Held(f pace.Flow) (pace.Hold, bool, error) {
 	release, held, err := w.When(f.Client, f.Server, f.SYN)
-	return pace.Hold{Release: release}, held, err
+	return pace.Hold{Release: release, Refused: release == loader.Never}, held, err
 }
 
 func (w waitingRoom) Claim(f pace.Flow) (pace.Outcome, error) {
@@ -233,19 +240,24 @@ func (w waitingRoom) GiveUp(f pace.Flow) error {
 	return w.Claimer.GiveUp(f.Client, f.Server, f.SYN)
 }
 
-// listenForSlots wakes the holders when slots come free, until w is closed.
-func (a *Agent) listenForSlots(w *loader.Wakes, holders map[uint32]*pace.Holder) {
+// listen passes on what the programs tell, until w is closed.
+func (a *Agent) listen(w *loader.Wakes, holdings map[uint32]*holding) {
 	defer close(a.awake)
 	for {
-		target, at, err := w.Next()
+		wake, err := w.Next()
 		if err != nil {
 			if !loader.IsClosed(err) {
 				a.log.Error("slots that come free are noticed late from now on", "error", err)
 			}
 			return
 		}
-		if h := holders[target]; h != nil {
-			h.Wake(target, at)
+		h := holdings[wake.Target]
+		switch {
+		case h == nil:
+		case wake.Client.IsValid():
+			h.ender.add(wake)
+		default:
+			h.holder.Wake(wake.Target, wake.At)
 		}
 	}
 }

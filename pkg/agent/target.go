@@ -28,7 +28,11 @@ type target struct {
 	mode   config.Mode
 
 	last     loader.Reading
-	idle     int // connections that are only kept open, at the last step
+	idle     int           // connections that are only kept open, at the last step
+	typical  time.Duration // service time, smoothed
+	doubtful uint64        // requests, when they were last settled
+	doubts   bool          // there were some since
+	settled  bool          // they were once
 	decision controller.Decision
 	tick     uint32 // of the order in force
 	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
@@ -141,6 +145,10 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	s := t.signal
 	idle := t.idle
 	t.idle = t.idleIn(r)
+	if n := r.Samples[loader.Service] - t.last.Samples[loader.Service]; n > 0 {
+		sum := r.Sum[loader.Service] - t.last.Sum[loader.Service]
+		t.typical += (sum/time.Duration(n) - t.typical) / 4
+	}
 	in := controller.Tick{
 		Now:         now,
 		Samples:     r.Samples[s] - t.last.Samples[s],
@@ -239,7 +247,9 @@ func (t *target) order() loader.Order {
 		Requests:     rule.Unit == config.UnitRequest,
 		Ingress:      t.ingress,
 		Drop:         rule.Reject == config.RejectDrop,
+		Doubt:        t.doubt(),
 		PaceInterval: t.interval,
+		Idle:         rule.End.Idle,
 	}
 	if rule.Waits() {
 		o.MaxWaiting = rule.Hold.MaxWaiting
@@ -247,6 +257,19 @@ func (t *target) order() loader.Order {
 		o.PaceMaxWait = rule.Pace.MaxWait
 	}
 	return o
+}
+
+// doubt is how soon after a request output is more likely to be session tickets
+// of TLS than a response, where it may be either. A server sends them at once,
+// but one with many handshakes to do is late with that.
+func (t *target) doubt() time.Duration {
+	switch {
+	case t.typical > 0:
+		return t.typical / 2
+	case t.settled:
+		return 0
+	}
+	return time.Second
 }
 
 // listen takes in what the target's listeners look like now. The kernel counts

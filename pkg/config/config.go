@@ -80,9 +80,13 @@ type Rule struct {
 	// the unit to take.
 	Unit Unit `yaml:"unit"`
 
-	// End is when a request is over: first_byte, when its response begins. Of
-	// a response that takes long from its first byte to its last, only the
-	// wait for the first is counted. Only of unit: request.
+	// End is when a request is over: first_byte, when its response begins, or
+	// {idle: 20ms}, when the output has been idle for so long (1ms to 10s) or
+	// the next request is there. With first_byte, of a response that takes long
+	// from its first byte to its last only the wait for the first is counted.
+	// idle must be longer than the longest pause inside a response, and keeps
+	// the slot for that long after it: it suits streams, and requests that are
+	// sent before the answer to the last. Only of unit: request.
 	End End `yaml:"end"`
 
 	// Signal is the latency that the limit follows: service, the time from a

@@ -29,7 +29,6 @@ var errorCases = map[string]struct {
 		text: `rules:
   - port: 80
     unit: request
-    end: {idle: 20ms}
     signal: accept
     exempt: [10.0.0.0/8]
     per_source: {limit: 20}
@@ -38,14 +37,13 @@ var errorCases = map[string]struct {
 defaults: {exempt: [], scope: {cgroup: "*"}}
 `,
 		want: []string{
-			`4:11: rules[0].end.idle: this version does not support the key "idle"`,
-			"5:13: rules[0].signal: this version does not support accept",
-			`6:5: rules[0].exempt: this version does not support the key "exempt"`,
-			`7:5: rules[0].per_source: this version does not support the key "per_source"`,
-			`8:5: rules[0].classes: this version does not support the key "classes"`,
-			`9:13: rules[0].scope.pods: this version does not support the key "pods"`,
-			`10:12: defaults.exempt: this version does not support the key "exempt"`,
-			`10:32: defaults.scope.cgroup: this version does not support the key "cgroup"`,
+			"4:13: rules[0].signal: this version does not support accept",
+			`5:5: rules[0].exempt: this version does not support the key "exempt"`,
+			`6:5: rules[0].per_source: this version does not support the key "per_source"`,
+			`7:5: rules[0].classes: this version does not support the key "classes"`,
+			`8:13: rules[0].scope.pods: this version does not support the key "pods"`,
+			`9:12: defaults.exempt: this version does not support the key "exempt"`,
+			`9:32: defaults.scope.cgroup: this version does not support the key "cgroup"`,
 		},
 	},
 	"units": {

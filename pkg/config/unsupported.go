@@ -10,7 +10,6 @@ import (
 // not act on, as they are spelled in a rule. They are refused by name rather
 // than as a misspelling.
 var unsupported = map[string]bool{
-	"rule.end.idle":       true,
 	"rule.exempt":         true,
 	"rule.per_source":     true,
 	"rule.classes":        true,

@@ -206,7 +206,8 @@ func alive(l link.Link) bool {
 
 // Adopt counts the connections of a namespace that are older than the
 // programs. Call it once the programs are attached: what is established after
-// that they see themselves, and nothing is counted twice.
+// that they see themselves, and nothing is counted twice. Called again, it
+// settles what was doubtful, see [Reading].
 func (g *Gate) Adopt(ns *scope.Netns) error {
 	p := g.progs[headgateProgHeadgateAdopt]
 	if p == nil {

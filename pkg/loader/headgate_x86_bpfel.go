@@ -103,6 +103,7 @@ type headgateTargetConf struct {
 	MaxWait      uint64
 	PaceInterval uint64
 	PaceMaxWait  uint64
+	Doubt        uint64
 	Idle         uint64
 }
 
@@ -124,6 +125,7 @@ type headgateTargetCounters struct {
 	Bypassed     uint64
 	RejectedPace uint64
 	HoldFull     uint64
+	Doubtful     uint64
 	Rested       uint64
 	Woken        uint64
 	Samples      [4]uint64

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"time"
@@ -47,6 +48,7 @@ const (
 	claimSlot
 	claimDelivered
 	claimGiveUp
+	claimIdle
 )
 
 // Claimer speaks with the kernel about the units of one namespace that wait.
@@ -107,8 +109,12 @@ func (c *Claimer) Close() error {
 	return c.prog.Close()
 }
 
+// Never is the release of a unit that is to be refused: its pace slot is too
+// far off.
+const Never = time.Duration(math.MaxInt64)
+
 // When says whether a unit waits, and when its pace slot is, on
-// CLOCK_MONOTONIC; 0 when it waits for a free slot alone.
+// CLOCK_MONOTONIC; 0 when it waits for a free slot alone, or [Never].
 func (c *Claimer) When(client, server netip.AddrPort, syn bool) (release time.Duration, held bool, err error) {
 	answer, release, err := c.ask(claimWhen, client, server, syn)
 	return release, answer == Done, err
@@ -131,6 +137,16 @@ func (c *Claimer) Delivered(client, server netip.AddrPort, syn bool) error {
 func (c *Claimer) GiveUp(client, server netip.AddrPort, syn bool) error {
 	_, _, err := c.ask(claimGiveUp, client, server, syn)
 	return err
+}
+
+// Idle ends a request whose response is over. Otherwise it says when to look
+// again, on CLOCK_MONOTONIC; 0 when there is no such request any more.
+func (c *Claimer) Idle(client, server netip.AddrPort) (again time.Duration, err error) {
+	answer, at, err := c.ask(claimIdle, client, server, false)
+	if answer != Full {
+		at = 0
+	}
+	return at, err
 }
 
 // skBuff is struct __sk_buff: what is not named must be 0.
@@ -197,32 +213,53 @@ func (c *Claimer) packet(client, server netip.AddrPort, syn bool) []byte {
 	return b
 }
 
-// Wakes tells of slots that came free on targets where units wait.
+// Wakes tells at once of what the agent has to act on.
 type Wakes struct{ r *ringbuf.Reader }
+
+// Wake is a slot that came free on a target where units wait or, where Client
+// is valid, a request whose response has begun, and that ends when it is idle.
+type Wake struct {
+	Target         uint32
+	At             time.Duration // CLOCK_MONOTONIC
+	Client, Server netip.AddrPort
+}
 
 // NewWakes begins to listen. There is one listener at a time.
 func (g *Gate) NewWakes() (*Wakes, error) {
 	r, err := ringbuf.NewReader(g.maps[headgateMapWakes])
 	if err != nil {
-		return nil, fmt.Errorf("listen for free slots: %w", err)
+		return nil, fmt.Errorf("listen to the programs: %w", err)
 	}
 	return &Wakes{r: r}, nil
 }
 
-// Next waits for a slot to come free and returns the target's number and when
-// it was, on CLOCK_MONOTONIC. After Close the error is one for [IsClosed].
-func (w *Wakes) Next() (target uint32, at time.Duration, err error) {
+// The layout of struct wake and the kinds of it, see bpf/types.h.
+const (
+	wakeSlotLen = 16
+	wakeIdleLen = 16 + 40
+	wakeIdle    = 1
+)
+
+// Next waits for something to tell. After Close the error is one for [IsClosed].
+func (w *Wakes) Next() (Wake, error) {
 	rec, err := w.r.Read()
 	if err != nil {
-		if errors.Is(err, ringbuf.ErrClosed) {
-			return 0, 0, err
-		}
-		return 0, 0, fmt.Errorf("listen for free slots: %w", err)
+		return Wake{}, fmt.Errorf("listen to the programs: %w", err)
 	}
-	if len(rec.RawSample) < 16 {
-		return 0, 0, fmt.Errorf("listen for free slots: an event of %d bytes", len(rec.RawSample))
+	b := rec.RawSample
+	if len(b) < wakeSlotLen {
+		return Wake{}, fmt.Errorf("listen to the programs: an event of %d bytes", len(b))
 	}
-	return binary.NativeEndian.Uint32(rec.RawSample), time.Duration(binary.NativeEndian.Uint64(rec.RawSample[8:])), nil
+	wake := Wake{
+		Target: binary.NativeEndian.Uint32(b),
+		At:     time.Duration(binary.NativeEndian.Uint64(b[8:])),
+	}
+	if binary.NativeEndian.Uint32(b[4:]) == wakeIdle && len(b) >= wakeIdleLen {
+		key := b[16:]
+		wake.Client = netip.AddrPortFrom(netip.AddrFrom16([16]byte(key[:16])).Unmap(), binary.BigEndian.Uint16(key[36:]))
+		wake.Server = netip.AddrPortFrom(netip.AddrFrom16([16]byte(key[16:32])).Unmap(), binary.NativeEndian.Uint16(key[38:]))
+	}
+	return wake, nil
 }
 
 // IsClosed says whether an error of Next comes from Close.

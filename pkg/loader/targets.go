@@ -46,10 +46,16 @@ type Order struct {
 	Ingress  bool // decide on the devices, where arrivals can be held or dropped
 	Drop     bool // refuse by silence
 
+	// Doubt is the time after a request within which output that may be session
+	// tickets of TLS is not taken for the response. With Requests.
+	Doubt time.Duration
+
 	MaxWaiting   int           // most units that wait at once
 	MaxWait      time.Duration // for a free slot
 	PaceInterval time.Duration // from one admission to the next; 0: no pace
 	PaceMaxWait  time.Duration // how far off a pace slot may be
+
+	Idle time.Duration // output idle for so long ends a request; 0: its first byte does
 }
 
 // Reading is what the kernel has counted on a target. Counters never go back.
@@ -76,6 +82,7 @@ type Reading struct {
 	RejectedPace uint64 // their pace slot was too far off
 	Held         uint64 // units that had to wait
 	Claimed      uint64 // of these, those that got a slot
+	Doubtful     uint64 // requests that may have had their response: [Gate.Adopt] tells, a second later
 	Bypassed     uint64 // of these, those that came in with no agent there
 	HoldFull     uint64 // not held for lack of room
 
@@ -198,16 +205,19 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			Tick:         o.Tick,
 			CohortEpoch:  o.CohortEpoch,
 			CohortSize:   clampUint32(o.CohortSize),
+			Doubt:        uint64(max(o.Doubt, 0)),
 			MaxWaiting:   clampUint32(o.MaxWaiting),
 			MaxWait:      uint64(max(o.MaxWait, 0)),
 			PaceInterval: uint64(max(o.PaceInterval, 0)),
 			PaceMaxWait:  uint64(max(o.PaceMaxWait, 0)),
+			Idle:         uint64(max(o.Idle, 0)),
 		}
 		for flag, on := range map[headgateTargetFlags]bool{
 			headgateTargetFlagsTARGET_ENFORCE: o.Enforce,
 			headgateTargetFlagsTARGET_INGRESS: o.Ingress,
 			headgateTargetFlagsTARGET_REQUEST: o.Requests,
 			headgateTargetFlagsTARGET_DROP:    o.Drop,
+			headgateTargetFlagsTARGET_IDLE:    o.Idle > 0,
 		} {
 			if on {
 				confs[i].Flags |= flag
@@ -309,6 +319,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.Held += c.Held
 		r.Claimed += c.Claimed
 		r.Bypassed += c.Bypassed
+		r.Doubtful += c.Doubtful
 		r.HoldFull += c.HoldFull
 		for s := range signals {
 			r.Samples[s] += c.Samples[s]

@@ -30,6 +30,9 @@ type Hold struct {
 	// Release is when the flow's pace slot is, on CLOCK_MONOTONIC; 0 when it
 	// waits for nothing but a free slot.
 	Release time.Duration
+
+	// Refused says that it waits only to be refused.
+	Refused bool
 }
 
 // Policy says how the flows of a target wait.
@@ -220,6 +223,10 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	}
 	if t.policy.Source != nil {
 		w.group = t.policy.Source(f.Client.Addr())
+	}
+	if h.Refused {
+		q.refuse(w)
+		return
 	}
 	if t.waiting >= t.policy.MaxWaiting {
 		t.counts.Overflowed++
