@@ -82,10 +82,13 @@ func TestHeldInOrder(t *testing.T) {
 			if p50 := quantile(took, 0.5); p50 > time.Millisecond {
 				t.Errorf("the next one had its slot after %v as a rule, want 1ms", p50)
 			}
-			st := target(a)
-			if st.HeldTotal != clients || st.BypassedTotal != 0 || rejectedInAll(st) != 0 {
-				t.Errorf("want %d held, none refused or bypassed: %+v", clients, st)
-			}
+			await(t, "all were held, none refused or bypassed", func() (any, bool) {
+				st := target(a)
+				// A SYN that is sent again on one CPU as its handshake ends on
+				// another is held once more, behind all others.
+				return st, st.AdmittedTotal == clients+1 && st.HeldTotal >= clients && st.HeldTotal <= clients+2 &&
+					st.BypassedTotal == 0 && rejectedInAll(st) == 0
+			})
 			first.Close()
 			waiting.close()
 			k.closeAll()
@@ -113,9 +116,10 @@ func TestNothingHeldUnderLimit(t *testing.T) {
 	if n := queued(t, srv); n != 0 {
 		t.Errorf("%d packets went through user space", n)
 	}
-	if st := target(a); st.HeldTotal != 0 || st.AdmittedTotal != 1000 || rejectedInAll(st) != 0 {
-		t.Errorf("want 1000 admitted and none held or refused: %+v", st)
-	}
+	await(t, "all are admitted, and none held or refused", func() (any, bool) {
+		st := target(a)
+		return st, st.HeldTotal == 0 && st.AdmittedTotal == 1000 && rejectedInAll(st) == 0
+	})
 }
 
 // Who has waited for as long as the rule says is refused, and not before.
