@@ -268,6 +268,7 @@ func TestListenerClosedWhileHeld(t *testing.T) {
 	if len(again.connected) != 5 {
 		t.Errorf("%v; want 5 connected", again)
 	}
+	k.await(t, 5)
 	again.close()
 	k.closeAll()
 	empty(t, a)

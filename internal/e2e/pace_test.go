@@ -11,25 +11,31 @@ import (
 )
 
 // checkPaced checks that clients which all came at the same moment were let in
-// at even intervals.
+// each at its turn.
 func checkPaced(t *testing.T, c *crowd, n int, interval time.Duration) {
 	t.Helper()
 	if len(c.connected) != n || c.refused != 0 || len(c.failed) != 0 {
 		t.Fatalf("%v; want %d connected", c, n)
 	}
-	even := 0
-	for i := 1; i < n; i++ {
-		if gap := c.admitted[i] - c.admitted[i-1] - interval; gap.Abs() <= 10*time.Millisecond {
+	for i, at := range c.admitted {
+		if turn := time.Duration(i) * interval; at < turn || at > turn+slack {
+			t.Errorf("number %d came in after %v, want %v", i, at, turn)
+		}
+	}
+}
+
+// checkEven checks that their gaps were even, too.
+func checkEven(t *testing.T, c *crowd, interval time.Duration) {
+	t.Helper()
+	even, gaps := 0, len(c.admitted)-1
+	for i := range gaps {
+		if gap := c.admitted[i+1] - c.admitted[i] - interval; gap.Abs() <= 10*time.Millisecond {
 			even++
 		}
 	}
-	last, want := c.admitted[n-1], time.Duration(n-1)*interval
-	t.Logf("the last of %d after %v; %d of %d gaps are %v, 10ms more or less", n, last, even, n-1, interval)
-	if even*100 < 95*(n-1) {
-		t.Errorf("%d of %d gaps are within 10ms of %v; want 95%%: %v", even, n-1, interval, c.admitted)
-	}
-	if last < want-10*time.Millisecond || last > want+slack {
-		t.Errorf("the last came in after %v, want %v", last, want)
+	t.Logf("the last after %v; %d of %d gaps are %v, 10ms more or less", c.admitted[gaps], even, gaps, interval)
+	if even*100 < 95*gaps {
+		t.Errorf("%d of %d gaps are within 10ms of %v; want 95%%: %v", even, gaps, interval, c.admitted)
 	}
 }
 
@@ -69,7 +75,11 @@ func TestPacedCrowd(t *testing.T) {
 			a := startHolding(t, srv, paced(test.rate, 20*time.Second))
 			c := newCrowd(t, cli, netip.AddrPortFrom(addr, port), test.clients)
 			c.wait(t, 30*time.Second)
-			checkPaced(t, c, test.clients, time.Duration(float64(time.Second)/test.rate))
+			interval := time.Duration(float64(time.Second) / test.rate)
+			checkPaced(t, c, test.clients, interval)
+			if test.clients == 100 { // of few, one that is late would be too many
+				checkEven(t, c, interval)
+			}
 			await(t, "all are counted", func() (any, bool) {
 				st := target(a)
 				return st, st.AdmittedTotal == uint64(test.clients) && st.InFlight == test.clients && st.Waiting == 0
@@ -165,10 +175,17 @@ func TestPacedRates(t *testing.T) {
 					break
 				}
 			}
-			measured := float64(n-1) / times[n-1].Seconds()
-			t.Logf("%.1f a second; at 1/4, 1/2, 3/4: %v %v %v", measured, times[n/4], times[n/2], times[3*n/4])
-			if measured < 0.98*float64(rate) || measured > 1.02*float64(rate) {
-				t.Errorf("%.1f a second, want %d", measured, rate)
+			// And what is late on a busy machine catches up: as the end comes
+			// near, somebody is where the rate has him.
+			late, at := time.Hour, time.Duration(0)
+			for i := n * 3 / 4; i < n; i++ {
+				if l := times[i] - time.Duration(i)*interval; l < late {
+					late, at = l, times[i]
+				}
+			}
+			t.Logf("%v late after %v; at 1/4, 1/2, 3/4, the end: %v %v %v %v", late, at, times[n/4], times[n/2], times[n*3/4], times[n-1])
+			if late > at*2/100 {
+				t.Errorf("%v late after %v: more than 2%%", late, at)
 			}
 			st := target(a)
 			if rejectedInAll(st) != 0 || st.BypassedTotal != 0 {
