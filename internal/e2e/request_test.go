@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"headgate/internal/lab/backend"
 	"headgate/pkg/config"
 )
 
@@ -59,4 +60,22 @@ func TestRequestLimit(t *testing.T) {
 		check(t, 100, 0.9)
 		empty(t, a)
 	})
+}
+
+// With much room requests are counted where they reach their sockets, near the
+// limit where they reach the host: none is let in too many in between.
+func TestRequestLimitFromFarBelow(t *testing.T) {
+	const limit = 400
+	srv, cli, to := hosts(t)
+	s := serve(t, srv, backend.Spec{Protocol: "http", Service: 200 * time.Millisecond})
+	ag := startHolding(t, srv, requests(limit))
+	conns := askers{n: 1000, from: cli, to: to}.dial(t)
+	for round := range 3 {
+		got := askers{each: 2}.drive(conns, patience)
+		got.check(t)
+		if most := mostInside(t, s); most != limit {
+			t.Errorf("round %d: %d inside at once, want %d", round, most, limit)
+		}
+		empty(t, ag)
+	}
 }
