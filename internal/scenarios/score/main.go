@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 
 	"headgate/internal/scenarios"
@@ -26,14 +27,19 @@ func main() {
 
 func run(ctx context.Context) error {
 	set := flag.String("set", "tuning", "tuning, drawn (for tuning too, by -draw) or report (look rarely)")
-	draw := flag.Uint64("draw", 1, "seed of the drawn set")
+	draw := flag.String("draw", "1", "seeds of the drawn sets, with commas")
 	count := flag.Int("n", 48, "scenarios to draw")
 	seeds := flag.Int("seeds", 5, "runs of each scenario")
 	only := flag.String("only", "", "only scenarios whose name contains this")
 	cache := flag.String("cache", "", "file that keeps the searches for the best constant limit")
 	verbose := flag.Bool("v", false, "print every scenario")
 	name := flag.String("algorithm", "guarded", "the algorithm, with its defaults")
+	failures := flag.Bool("failures", false, "instead print the table of failure scenarios, all algorithms, in Markdown")
 	flag.Parse()
+
+	if *failures {
+		return scenarios.WriteTable(ctx, os.Stdout)
+	}
 
 	scorer, err := scenarios.NewScorer(*seeds, *cache)
 	if err != nil {
@@ -46,7 +52,13 @@ func run(ctx context.Context) error {
 			todo = append(todo, scenarios.Drawn{Family: "tuning", Scenario: s})
 		}
 	case "drawn":
-		todo = scenarios.Draw(*draw, *count)
+		for _, text := range strings.Split(*draw, ",") {
+			seed, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				return fmt.Errorf("-draw: %w", err)
+			}
+			todo = append(todo, scenarios.Draw(seed, *count)...)
+		}
 	case "report":
 		todo = scenarios.Draw(scenarios.ReportSeed, *count)
 	default:
