@@ -52,8 +52,6 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	}
 	if (v == HOLD) {
 		c->release = release;
-		if (!release)
-			note_refusal(conf, st);
 		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
 	}
 	if (v != ADMIT)

@@ -47,6 +47,7 @@ func TestRequestsOverBadNetwork(t *testing.T) {
 	ag := startHolding(t, w.A.Host, requests(5))
 	a := askers{n: clients, each: each, from: w.B.Host, to: netip.AddrPortFrom(w.A.Addr4, port)}
 	conns := a.dial(t)
+	await(t, "all are connected", func() (any, bool) { st := target(ag); return st, st.Connections == clients })
 	bad.Store(true)
 	began := time.Now()
 	got := a.drive(conns, time.Minute)
