@@ -242,7 +242,7 @@ func TestRequestsWithoutAgent(t *testing.T) {
 			a := askers{n: 40, from: cli, to: to}
 			conns := a.dial(t)
 			done := make(chan answers, 1)
-			go func() { done <- a.drive(conns, 6*time.Second) }()
+			go func() { done <- a.drive(conns, 5*time.Second) }()
 
 			awaitUnits(t, 10, 30)
 			time.Sleep(500 * time.Millisecond)

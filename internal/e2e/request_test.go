@@ -53,11 +53,9 @@ func TestRequestLimit(t *testing.T) {
 			requests(10)(r)
 			r.Limit = config.DefaultRule().Limit
 		})
-		ask(t, 100, 5*time.Second)
-		for _, n := range []int{100, 1000} {
-			check(t, n, 0.9)
-			t.Logf("limit %d: most inside %d", target(a).Limit, mostInside(t, s))
-		}
+		ask(t, 100, 5*time.Second) // to learn
+		check(t, 100, 0.9)
+		t.Logf("limit %d: at most %d inside", target(a).Limit, mostInside(t, s))
 		empty(t, a)
 	})
 }
