@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,22 +20,6 @@ import (
 )
 
 const clients = 16
-
-// churn compares connects and closes a second, eight clients without a pause.
-func (b *bench) churn(ctx context.Context, r *Report) error {
-	srv, err := b.srv.StartServer(ctx, backend.Spec{Protocol: "line", Listen: []string{fmt.Sprintf(":%d", port)}})
-	if err != nil {
-		return err
-	}
-	defer srv.Stop()
-	ratios, err := b.toggle(ctx, "connects/s", 0.95, func(ctx context.Context) (float64, error) {
-		return b.perSecond(ctx, 8, func() (func() error, func(), error) {
-			return func() error { return connectOnce(b.srv.Addr4) }, func() {}, nil
-		})
-	})
-	r.Ratios = append(r.Ratios, ratios...)
-	return err
-}
 
 // keepAlive compares requests a second to nginx on connections that stay.
 func (b *bench) keepAlive(ctx context.Context, r *Report) error {
@@ -120,19 +106,6 @@ func connect(to netip.Addr, port uint16) (int, error) {
 	return fd, nil
 }
 
-func connectOnce(to netip.Addr) error {
-	fd, err := connect(to, port)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	// A reset leaves no TIME_WAIT, of which the ports would run out.
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
-		unix.Close(fd)
-		return err
-	}
-	return unix.Close(fd)
-}
-
 func refusedOnce(to netip.Addr, port uint16) error {
 	fd, err := connect(to, port)
 	if err == unix.ECONNREFUSED {
@@ -145,34 +118,57 @@ func refusedOnce(to netip.Addr, port uint16) error {
 	return err
 }
 
-// requester makes requests on one connection, one after the other.
+// requester makes requests on one connection, one after the other. nginx ends
+// a connection after so many of them; then there is a new one.
 func (b *bench) requester() (do func() error, done func(), err error) {
-	c, err := net.Dial("tcp", netip.AddrPortFrom(b.srv.Addr4, port).String())
-	if err != nil {
+	var c net.Conn
+	var in *bufio.Reader
+	reconnect := func() (err error) {
+		if c != nil {
+			c.Close()
+		}
+		c, err = net.Dial("tcp", netip.AddrPortFrom(b.srv.Addr4, port).String())
+		if err == nil {
+			in = bufio.NewReader(c)
+		}
+		return err
+	}
+	if err := reconnect(); err != nil {
 		return nil, nil, err
 	}
 	request := []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
-	in := bufio.NewReader(c)
 	return func() error {
-		if _, err := c.Write(request); err != nil {
-			return err
+		last, err := readResponse(c, in, request)
+		if err == nil && last {
+			err = reconnect()
 		}
-		return readResponse(in)
+		return err
 	}, func() { c.Close() }, nil
 }
 
-func readResponse(in *bufio.Reader) error {
+// readResponse makes a request, and says whether the server closes after it.
+func readResponse(c net.Conn, in *bufio.Reader, request []byte) (last bool, err error) {
+	if _, err := c.Write(request); err != nil {
+		return false, err
+	}
 	length := 0
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil {
-			return err
+			return false, err
 		}
 		if len(line) == 2 {
 			break
 		}
-		fmt.Sscanf(string(line), "Content-Length: %d", &length)
+		switch name, value, _ := strings.Cut(strings.TrimSpace(string(line)), ": "); name {
+		case "Content-Length":
+			if length, err = strconv.Atoi(value); err != nil {
+				return false, err
+			}
+		case "Connection":
+			last = value == "close"
+		}
 	}
-	_, err := io.CopyN(io.Discard, in, int64(length))
-	return err
+	_, err = io.CopyN(io.Discard, in, int64(length))
+	return last, err
 }

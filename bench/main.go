@@ -29,6 +29,13 @@ func main() {
 	if handled, code := lab.ServerMain(os.Args[1:]); handled {
 		os.Exit(code)
 	}
+	if len(os.Args) == 2 && os.Args[1] == acceptVerb {
+		if err := acceptAndClose(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	short := flag.Bool("short", false, "fewer pairs: under a minute, for a first look")
 	out := flag.String("o", "bench/results/cost.json", "`file` for the results")
 	flag.Parse()

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/term"
+
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
@@ -81,11 +83,16 @@ func (b *bench) compare(name string, goal float64, x, y func() (float64, error))
 			p, q = q, p
 		}
 		r.Each = append(r.Each, p/q)
-		fmt.Fprintf(os.Stderr, "\r  %s: pair %d of %d ", name, i+1, b.pairs)
+		if term.IsTerminal(int(os.Stderr.Fd())) {
+			fmt.Fprintf(os.Stderr, "\r  %s: pair %d of %d ", name, i+1, b.pairs)
+		}
 	}
 	sorted := slices.SortedFunc(slices.Values(r.Each), cmp.Compare)
 	r.Lower, r.Median, r.Upper = quantile(sorted, .25), quantile(sorted, .5), quantile(sorted, .75)
-	fmt.Fprintf(os.Stderr, "\r  %s: %.3f (%.3f to %.3f)\n", name, r.Median, r.Lower, r.Upper)
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		fmt.Fprint(os.Stderr, "\r\033[K")
+	}
+	fmt.Fprintf(os.Stderr, "  %s: %.3f (%.3f to %.3f)\n", name, r.Median, r.Lower, r.Upper)
 	return r, nil
 }
 

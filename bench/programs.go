@@ -43,10 +43,14 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 		})
 		return err
 	}
-	connecting := func() error {
-		_, err := b.perSecond(ctx, 8, func() (func() error, func(), error) {
-			return func() error { return connectOnce(b.srv.Addr4) }, func() {}, nil
+	passing := func() error {
+		_, err := b.perSecond(ctx, 2, func() (func() error, func(), error) {
+			return func() error { return refusedOnce(b.srv.Addr4, port+1) }, func() {}, nil
 		})
+		return err
+	}
+	connecting := func() error {
+		_, err := b.perSecond(ctx, 8, b.aborter)
 		return err
 	}
 	requesting := func() error {
@@ -60,6 +64,7 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 		goals map[string]float64
 	}{
 		{"SYNs are refused", 0, refusing, map[string]float64{"headgate_lookup": 100}},
+		{"SYNs go to another port", 0, passing, nil},
 		{"connecting and closing", 60000, connecting, map[string]float64{"headgate_lookup": 300}},
 		{"requests on kept-alive connections", 60000, requesting, nil},
 	} {

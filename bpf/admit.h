@@ -210,7 +210,11 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 		return REJECT_PACE;
 	if (!*release && try_take_slot(st, conf->tick, limit, first))
 		return ADMIT;
-	return try_wait(st, max_waiting) ? HOLD : REJECT_LIMIT;
+	if (!try_wait(st, max_waiting))
+		return REJECT_LIMIT;
+	if (!*release)
+		note_refusal(conf, st); /* to an algorithm it is the same: more come than may */
+	return HOLD;
 }
 
 static __always_inline void count_refusal(__u32 target, struct target_conf *conf,

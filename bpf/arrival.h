@@ -16,11 +16,12 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	struct target_conf *conf = conf_of(c->target);
 	struct target_state *st = state_of(c->target);
 	bool fresh = after(s->seq + s->len, c->arrived_end);
-	__u64 now = bpf_ktime_get_ns(), release;
+	__u64 now, release;
 	enum verdict v;
 
 	if (!conf || !st || !c->counted)
 		return ADMIT;
+	now = clock_for(conf);
 	if (fresh)
 		c->arrived_end = s->seq + s->len;
 
@@ -51,8 +52,6 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	}
 	if (v == HOLD) {
 		c->release = release;
-		if (!release)
-			note_refusal(conf, st);
 		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
 	}
 	if (v != ADMIT)
@@ -124,6 +123,23 @@ static __always_inline bool is_forwarded(struct __sk_buff *skb, struct pending_k
 	       found == BPF_FIB_LKUP_RET_FRAG_NEEDED;
 }
 
+/* Most packets that can be on the way from their device to their socket; set by the loader. */
+volatile const __u32 most_between = ~0U;
+
+/*
+ * Whether requests have to be decided on here. With so much room that all that
+ * are on the way fit in, it is enough to count them at their sockets, where it
+ * takes no search for these. Nor where none is refused.
+ */
+static __always_inline bool near_limit(struct target_conf *conf, struct target_state *st)
+{
+	__u64 units = st->units;
+
+	return conf->flags & TARGET_ENFORCE &&
+	       (waiting(units) || conf->pace_interval ||
+		(__u64)in_flight(units) + most_between >= limit_now(conf, st));
+}
+
 static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 {
 	struct pending_key key = {};
@@ -148,7 +164,7 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 	if (conf->flags & TARGET_REQUEST) {
 		struct conn *c;
 
-		if (!s.len)
+		if (!s.len || !near_limit(conf, st))
 			return TCX_NEXT;
 		c = conn_of_segment(skb, &key);
 		if (c && c->per_request)

@@ -91,31 +91,40 @@ static __always_inline bool parse_arrival(struct __sk_buff *skb, struct segment 
 	__u32 ip_len, length;
 	struct tcp tcp;
 
+	/* Both headers at once: each call costs as much as the rest of this. */
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct ipv4 ip;
+		struct {
+			struct ipv4 ip;
+			struct tcp tcp;
+		} h;
 
-		if (load(skb, 0, &ip, sizeof(ip)) || ip.protocol != IPPROTO_TCP ||
-		    ip.offset & bpf_htons(IP_OFFSET))
+		if (load(skb, 0, &h, sizeof(h.ip) + sizeof(struct tcp)) || h.ip.protocol != IPPROTO_TCP ||
+		    h.ip.offset & bpf_htons(IP_OFFSET))
 			return false;
-		ip_len = (ip.version_ihl & 0xf) << 2;
-		length = bpf_ntohs(ip.length);
+		ip_len = (h.ip.version_ihl & 0xf) << 2;
+		length = bpf_ntohs(h.ip.length);
 		key->remote[2] = key->local[2] = bpf_htonl(0xffff);
-		key->remote[3] = ip.source;
-		key->local[3] = ip.destination;
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6 ip;
-
-		if (load(skb, 0, &ip, sizeof(ip)) || ip.protocol != IPPROTO_TCP)
+		key->remote[3] = h.ip.source;
+		key->local[3] = h.ip.destination;
+		tcp = h.tcp;
+		if (ip_len != sizeof(h.ip) && load(skb, ip_len, &tcp, sizeof(struct tcp)))
 			return false;
-		ip_len = sizeof(ip);
-		length = ip_len + bpf_ntohs(ip.length);
-		__builtin_memcpy(key->remote, ip.source, sizeof(ip.source));
-		__builtin_memcpy(key->local, ip.destination, sizeof(ip.destination));
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct {
+			struct ipv6 ip;
+			struct tcp tcp;
+		} h;
+
+		if (load(skb, 0, &h, sizeof(h.ip) + sizeof(struct tcp)) || h.ip.protocol != IPPROTO_TCP)
+			return false;
+		ip_len = sizeof(h.ip);
+		length = ip_len + bpf_ntohs(h.ip.length);
+		__builtin_memcpy(key->remote, h.ip.source, sizeof(h.ip.source));
+		__builtin_memcpy(key->local, h.ip.destination, sizeof(h.ip.destination));
+		tcp = h.tcp;
 	} else {
 		return false;
 	}
-	if (load(skb, ip_len, &tcp, sizeof(tcp)))
-		return false;
 	key->remote_port = tcp.source;
 	key->local_port = bpf_ntohs(tcp.destination);
 	*flags = tcp.flags;

@@ -61,15 +61,9 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 
 func backendFor(t *testing.T, h *lab.Host, spec backend.Spec) {
 	t.Helper()
-	s, err := h.StartServer(t.Context(), spec)
-	if err != nil {
+	if _, err := h.StartServer(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Errorf("stop the server: %v", err)
-		}
-	})
 }
 
 // get makes one request on a connection and reads the response.

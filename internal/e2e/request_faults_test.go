@@ -47,6 +47,7 @@ func TestRequestsOverBadNetwork(t *testing.T) {
 	ag := startHolding(t, w.A.Host, requests(5))
 	a := askers{n: clients, each: each, from: w.B.Host, to: netip.AddrPortFrom(w.A.Addr4, port)}
 	conns := a.dial(t)
+	await(t, "all are connected", func() (any, bool) { st := target(ag); return st, st.Connections == clients })
 	bad.Store(true)
 	began := time.Now()
 	got := a.drive(conns, time.Minute)
@@ -241,7 +242,7 @@ func TestRequestsWithoutAgent(t *testing.T) {
 			a := askers{n: 40, from: cli, to: to}
 			conns := a.dial(t)
 			done := make(chan answers, 1)
-			go func() { done <- a.drive(conns, 6*time.Second) }()
+			go func() { done <- a.drive(conns, 5*time.Second) }()
 
 			awaitUnits(t, 10, 30)
 			time.Sleep(500 * time.Millisecond)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -279,13 +278,9 @@ func TestRequestsOnOlderConnections(t *testing.T) {
 		{fixed(100), func() { awaitUnits(t, 3, 0) }},
 		{requests(1), check},
 	} {
-		a, err := agent.Start(configFor(srv, port, unit.set), "test", slog.New(slog.NewTextHandler(t.Output(), nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.agent = a
+		p.agent = begin(t, srv, unit.set)
 		unit.check()
-		if err := a.Stop(); err != nil {
+		if err := p.agent.Stop(); err != nil {
 			t.Fatal(err)
 		}
 	}

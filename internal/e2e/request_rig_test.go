@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 
 	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
+	"headgate/pkg/agent"
 	"headgate/pkg/config"
 )
 
@@ -27,6 +29,16 @@ func requests(limit int) func(*config.Rule) {
 		holding(limit, 20*time.Second)(r)
 		r.Unit = config.UnitRequest
 	}
+}
+
+// begin starts an agent that the caller stops or removes.
+func begin(t *testing.T, h *lab.Host, set func(*config.Rule)) *agent.Agent {
+	t.Helper()
+	a, err := agent.Start(configFor(h, port, set), "test", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatalf("start the agent: %v", err)
+	}
+	return a
 }
 
 // contended is a server that ten requests at once use to the full, and that
@@ -104,23 +116,28 @@ func (a askers) dial(t *testing.T) []net.Conn {
 }
 
 // run has them ask for a time, of which the first fifth is not counted, and
-// waits for their last answers. It closes the connections.
+// waits for their last answers.
 func (a askers) run(t *testing.T, d time.Duration) answers {
 	t.Helper()
-	return a.drive(a.dial(t), d)
+	conns := a.dial(t)
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	return a.drive(conns, d)
 }
 
-// drive is run on connections that are open.
+// drive is run on connections that are open, and stay so.
 func (a askers) drive(conns []net.Conn, d time.Duration) answers {
-	begin := time.Now().Add(d / 5)
-	end := begin.Add(d - d/5)
+	from := time.Now().Add(d / 5)
+	end := from.Add(d - d/5)
 	var got answers
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, c := range conns {
 		all.Go(func() {
-			defer c.Close()
-			waits, err := a.talk(c, begin, end)
+			waits, err := a.talk(c, from, end)
 			mu.Lock()
 			defer mu.Unlock()
 			got.waits = append(got.waits, waits...)
@@ -131,11 +148,11 @@ func (a askers) drive(conns []net.Conn, d time.Duration) answers {
 	}
 	all.Wait()
 	got.count = len(got.waits)
-	got.rate = float64(got.count) / end.Sub(begin).Seconds()
+	got.rate = float64(got.count) / end.Sub(from).Seconds()
 	return got
 }
 
-func (a askers) talk(c net.Conn, begin, end time.Time) (waits []time.Duration, err error) {
+func (a askers) talk(c net.Conn, from, end time.Time) (waits []time.Duration, err error) {
 	if err := c.SetDeadline(end.Add(30 * time.Second)); err != nil {
 		return nil, err
 	}
@@ -151,7 +168,7 @@ func (a askers) talk(c net.Conn, begin, end time.Time) (waits []time.Duration, e
 		if err := a.once(c, in); err != nil {
 			return waits, fmt.Errorf("after %v: %w", time.Since(asked), err)
 		}
-		if now := time.Now(); now.After(begin) && now.Before(end) {
+		if now := time.Now(); now.After(from) && now.Before(end) {
 			waits = append(waits, now.Sub(asked))
 		}
 	}

@@ -89,6 +89,7 @@ error_log stderr error;
 events { worker_connections %[3]d; }
 http {
 	access_log off;
+	keepalive_requests 1000000;
 %[4]s%[7]s	server {
 		listen %[5]d;
 		listen [::]:%[5]d;

@@ -36,50 +36,60 @@ func closedLoop(t *trial) {
 	t.judge(mean <= most, "%.0f after 20 min, at most %.0f wanted", mean, most)
 }
 
-// probeOf brings guarded to its first probe under a standing queue.
-func probeOf(t *trial) (*controller.Guarded, *bench, bool) {
+// probeOf brings guarded to its first probe under a standing queue, of units
+// that take 20 ms when none waits. It returns the cohort that the probe asked
+// for, which the kernel has begun.
+func probeOf(t *trial) (*controller.Guarded, *bench, controller.Cohort) {
 	g, ok := t.new().(*controller.Guarded)
 	if !ok {
 		t.moot("no probe that times units")
-		return nil, nil, false
+		return nil, nil, controller.Cohort{}
 	}
 	b := newBench(g)
-	d := controller.Decision{CohortEpoch: 1}
-	cohort := controller.Cohort{Epoch: 1, Admitted: 10, Done: 10, Sum: 200 * time.Millisecond}
-	for i := 0; i < 100 && d.CohortEpoch < 2; i++ {
+	var c controller.Cohort
+	for range 200 {
+		rtt, known := 20*time.Millisecond, g.Baseline() > 0
+		if known {
+			rtt = 50 * time.Millisecond
+		}
 		b.now += 100 * time.Millisecond
-		d = b.Decide(controller.Tick{Now: b.now, Samples: 80, Sum: 80 * 50 * time.Millisecond, MaxInFlight: b.limit, Refused: 5, Cohort: cohort})
+		d := b.Decide(controller.Tick{Now: b.now, Samples: 80, Sum: 80 * rtt, MaxInFlight: b.limit, Refused: 5, Cohort: c})
 		b.limit = d.Limit
+		if d.CohortSize == 0 || d.CohortEpoch == c.Epoch {
+			continue
+		}
+		c = controller.Cohort{Epoch: d.CohortEpoch}
+		if known {
+			return g, b, c
+		}
+		c.Admitted, c.Done, c.Sum = d.CohortSize, d.CohortSize, time.Duration(d.CohortSize)*20*time.Millisecond
 	}
-	if d.CohortEpoch != 2 || d.CohortSize == 0 {
-		t.judge(false, "no probe within 10 s")
-		return nil, nil, false
-	}
-	return g, b, true
+	t.judge(false, "no probe within 20 s")
+	return nil, nil, c
 }
 
 func unitsFromBefore(t *trial) {
-	g, b, ok := probeOf(t)
-	if !ok {
+	g, b, c := probeOf(t)
+	if g == nil {
 		return
 	}
+	c.Admitted, c.Done, c.Sum = 20, 20, 400*time.Millisecond
 	// 200 units from before the probe report 1 s, its own 20 ms.
 	b.now += 100 * time.Millisecond
-	b.Decide(controller.Tick{Now: b.now, Samples: 220, Sum: 200*time.Second + 400*time.Millisecond, MaxInFlight: 200,
-		Cohort: controller.Cohort{Epoch: 2, Admitted: 20, Done: 20, Sum: 400 * time.Millisecond}})
+	b.Decide(controller.Tick{Now: b.now, Samples: 220, Sum: 200*time.Second + 400*time.Millisecond, MaxInFlight: 200, Cohort: c})
 	got := g.Baseline()
 	t.judge(got > 19*time.Millisecond && got < 21*time.Millisecond, "baseline %v of 20ms", got.Round(100*time.Microsecond))
 }
 
 func emptyProbe(t *trial) {
-	g, b, ok := probeOf(t)
-	if !ok {
+	g, b, c := probeOf(t)
+	if g == nil {
 		return
 	}
 	before, limit, low := g.Baseline(), limitOf(g), b.limit
 	for i := 0; i < 100; i++ {
 		b.now += 100 * time.Millisecond
-		b.limit = b.Decide(controller.Tick{Now: b.now, Cohort: controller.Cohort{Epoch: 2}}).Limit
+		b.limit = b.Decide(controller.Tick{Now: b.now, Cohort: c}).Limit
 		if b.limit != low {
 			break
 		}
@@ -87,7 +97,7 @@ func emptyProbe(t *trial) {
 	restored := limitOf(g)
 	for range 10 {
 		b.now += 100 * time.Millisecond
-		b.Decide(controller.Tick{Now: b.now, Samples: 80, Sum: 80 * 20 * time.Millisecond, MaxInFlight: 200, Refused: 1, Cohort: controller.Cohort{Epoch: 2}})
+		b.Decide(controller.Tick{Now: b.now, Samples: 80, Sum: 80 * 20 * time.Millisecond, MaxInFlight: 200, Refused: 1, Cohort: c})
 		if limitOf(g) != limit {
 			break
 		}

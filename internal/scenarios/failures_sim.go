@@ -19,7 +19,7 @@ func queuedProbe(t *trial) {
 	}
 	var figures []string
 	pass := true
-	for seed := range uint64(5) {
+	for seed := range uint64(seeds) {
 		a := t.new(initial(200))
 		found, ok := 0.0, false
 		w := watched{a, func(controller.Tick, controller.Decision) {
@@ -168,13 +168,21 @@ func boundedBaseline(t *trial) {
 	t.judge(base <= bound.Seconds() && highest <= onset, "baseline at most %.0f ms, limit %.1f before, at most %.1f after", 1000*base, onset, highest)
 }
 
+// seeds is how many runs a scenario makes where chance could decide it.
+const seeds = 5
+
 func coldStart(t *trial) {
-	sc := scenario("", server(400, .1), load(.8), span(60, 0, 5))
-	first := t.run(sc, t.new())
-	sc.From, sc.To = sec(5), sec(60)
-	rest := t.run(sc, t.new())
-	a, b := share(first.Rejected, first.Offered), share(rest.Rejected, rest.Offered)
-	t.judge(a < 20 && b < 1, "%.1f %% rejected in 5 s, %.2f %% after", a, b)
+	first, rest := 0.0, 0.0
+	for seed := range uint64(seeds) {
+		sc := scenario("", server(400, .1), load(.8), span(60, 0, 5))
+		sc.Seed = seed + 1
+		r := t.run(sc, t.new())
+		first += share(r.Rejected, r.Offered) / seeds
+		sc.From, sc.To = sec(5), sec(60)
+		r = t.run(sc, t.new())
+		rest += share(r.Rejected, r.Offered) / seeds
+	}
+	t.judge(first < 20 && rest < 1, "%.1f %% rejected in 5 s, %.2f %% after", first, rest)
 }
 
 func lowRate(t *trial) {
@@ -184,20 +192,25 @@ func lowRate(t *trial) {
 }
 
 func stall(t *trial) {
-	a := t.new()
-	before, back := 0.0, 1.0
-	w := watched{a, func(k controller.Tick, _ controller.Decision) {
-		switch at := k.Now % (10 * time.Second); {
-		case k.Now < 10*time.Second:
-		case at < 50*time.Millisecond:
-			before = limitOf(a)
-		case at > 1250*time.Millisecond && at < 1350*time.Millisecond:
-			back = min(back, limitOf(a)/before)
-		}
-	}}
-	r := t.run(scenario("", load(.5), span(120, 20, 120), stalls(10, .3)), w)
-	rejected := share(r.Rejected, r.Offered)
-	t.judge(rejected < 1 && back > 0.9, "%.2f %% rejected, limit at %.0f %% 1 s after", rejected, 100*back)
+	rejected, back := 0.0, 1.0
+	for seed := range uint64(seeds) {
+		a := t.new()
+		before := 0.0
+		w := watched{a, func(k controller.Tick, _ controller.Decision) {
+			switch at := k.Now % (10 * time.Second); {
+			case k.Now < 20*time.Second:
+			case at < 50*time.Millisecond:
+				before = limitOf(a)
+			case at > 1250*time.Millisecond && at < 1350*time.Millisecond:
+				back = min(back, limitOf(a)/before)
+			}
+		}}
+		sc := scenario("", load(.5), span(120, 20, 120), stalls(10, .3))
+		sc.Seed = seed + 1
+		r := t.run(sc, w)
+		rejected += share(r.Rejected, r.Offered) / seeds
+	}
+	t.judge(rejected < 1 && back > 0.9, "%.2f %% rejected, limit at least at %.0f %% 1 s after", rejected, 100*back)
 }
 
 func lastingShift(t *trial) {
@@ -216,22 +229,20 @@ func microseconds(t *trial) {
 }
 
 func shares(t *trial) {
-	over := 0
 	sc := scenario("", server(64, .02), load(3))
 	sc.Gate.Partitions = []sim.Partition{{Arrivals: .5, Share: .9}, {Arrivals: .5, Share: .1}}
-	limit := 0
+	over, highest := 0, 0
 	w := watched{t.new(), func(k controller.Tick, d controller.Decision) {
-		// A limit that fell lets what is in flight finish.
-		if k.Now > time.Second && k.MaxInFlight > max(limit, d.Limit)*2 {
+		if k.MaxInFlight > highest { // the highest limit so far
 			over++
 		}
-		limit = d.Limit
+		highest = max(highest, d.Limit)
 	}}
 	r := t.run(sc, w)
 	if t.err != nil {
 		return
 	}
-	t.judge(math.Abs(r.Shares[0]-.9) < .05, "%.1f and %.1f %%", 100*r.Shares[0], 100*r.Shares[1])
+	t.judge(math.Abs(r.Shares[0]-.9) < .05 && over == 0, "%.1f and %.1f %%", 100*r.Shares[0], 100*r.Shares[1])
 }
 
 // Failures returns the scenarios that every adaptive algorithm is judged by.
@@ -239,7 +250,7 @@ func Failures() []Failure {
 	return []Failure{
 		{1, "round trip 5 s for 600 windows after 50 ms", "the limit never rises above its value at onset", stuckLatency},
 		{2, "closed loop: round trip S L/c for 20 min, c = 40", "at most 2c + sqrt(2c)", closedLoop},
-		{3, "2x load on a limit of 200 from the start, 16 workers; five seeds", "baseline within 30 % of S after two probes", queuedProbe},
+		{3, "2x load on a limit of 200 from the start, 16 workers, five seeds", "baseline within 30 % of S after two probes", queuedProbe},
 		{4, "1 of 1000 units takes S/100, at 2x load", "the limit does not fall below the number of workers", fewFast},
 		{5, "units from before a probe finish during it", "they are not in its sample", unitsFromBefore},
 		{6, "a probe without a sample", "baseline and limit as before, and the limit moves again in the next window", emptyProbe},
@@ -250,12 +261,12 @@ func Failures() []Failure {
 		{11, "service time 20 to 25 ms at 0.6x load", "the limit falls by less than 5 %", smallShift},
 		{12, "20 connections that stay for an hour, 200 exchanges a second", "timed by exchange; the limit leaves them room", longConnections},
 		{13, "30 min at 10 times the service time, max_baseline 50 ms", "the baseline keeps to it, the limit does not grow", boundedBaseline},
-		{14, "400 workers, 0.8x load from cold", "less than 20 % rejected in 5 s, less than 1 % after", coldStart},
+		{14, "400 workers, 0.8x load from cold, five seeds", "less than 20 % rejected in 5 s, less than 1 % after", coldStart},
 		{15, "3 units a second, 1.5x load", "the limit still adapts", lowRate},
-		{16, "stalls of 300 ms every 10 s at 0.5x load", "less than 1 % rejected, the limit back within 1 s", stall},
+		{16, "stalls of 300 ms every 10 s at 0.5x load, five seeds", "less than 1 % rejected, the limit back within 1 s", stall},
 		{17, "service time x3 for good at 0.25x load", "no rejection after 30 s", lastingShift},
 		{18, "25 us service time, 10000 units a second", "at least min, and traffic flows", microseconds},
-		{19, "two partitions, 90 and 10 %, equal arrivals, 3x load", "shares kept within 5 %", shares},
+		{19, "two partitions, 90 and 10 %, equal arrivals, 3x load", "shares kept within 5 %, never more in flight than the limit", shares},
 		{20, "round trips of 0, negative and absurd", "the limit stays finite and in its bounds", wrongRTT},
 		{21, "round trip 20 ms for 60 windows, 200 ms for 30, 20 ms again; min 20, max 200", "at the floor in between, above 90 % of before within 60 windows", badPhase},
 		{22, "round trip 50 ms for 600 windows, then 500 ms for 2000", "from window 30 on at most half the limit at onset", lastingOverload},

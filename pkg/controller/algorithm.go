@@ -28,7 +28,8 @@ type Tick struct {
 	// MaxInFlight is the most units in flight at one moment since the last tick.
 	MaxInFlight int
 
-	// Refused counts rejections and holds that timed out since the last tick.
+	// Refused counts rejections and holds that timed out since the last tick;
+	// it is not 0 either when a unit had to wait for want of a slot.
 	// While Observing it counts what would have been refused.
 	Refused uint64
 

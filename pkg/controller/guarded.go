@@ -8,19 +8,14 @@ import (
 )
 
 // Constants of the algorithm that no one has to set. docs/design/guarded.md
-// says where each comes from.
+// says what each is for.
 const (
-	windowSamples = 10  // a window has so many samples, or lasts a second
-	smoothSamples = 25  // samples that replace the smoothed means at once
-	startSize     = 10  // units of the first probe
-	startSamples  = 200 // samples that stand in for a first probe that hangs
-	probeSize     = 20  // units of every other probe
-	probeDone     = 0.9 // share of them that must be done
-	probePressed  = 10  // windows of pressure before a probe
-	probeSpacing  = 10  // a probe may take a tenth of the time
-	calmSpans     = 5   // spans without a refusal that bring the burst back
-	queueing      = 0.7 // baseline over round trip that says a queue stands
-	burstShare    = 0.4 // baseline over round trip that allows a burst
+	windowSamples = 10   // a window has so many samples, or lasts a second
+	calmSpans     = 5    // spans without a refusal that bring the burst back
+	burstTime     = 0.45 // s that more than the limit may be in flight in a burst
+	queueing      = 0.7  // baseline over round trip below which a queue stands
+	deepQueue     = 0.5  // and below which it is deep; also the least factor on the limit
+	noQueue       = 0.8  // and from which on it is gone
 	minHeadroom   = 0.1
 	minGrowth     = 2 // units a window, at full headroom
 )
@@ -44,15 +39,21 @@ type Guarded struct {
 	rate     float64 // completions a second, smoothed
 	peak     float64 // the largest rate, forgotten at 1 % a second
 	headroom float64 // growth a window, as a share of what is carried
+	former   float64 // the limit when the last queue was first seen, units
 	starting bool    // no queue was seen yet: grow as fast as completions allow
+	queued   bool    // one was seen, and the limit is not back at former since
 	calm     bool    // the burst allowance is in force
+	timed    bool    // the kernel times the units of probes
+	watching bool    // no limit of ours is in force: no experiment would tell anything
 	floored  bool    // at Min, and a queue stands all the same
 	pressed  int     // windows of pressure in a row
 
+	dithered bool    // the limit is moved in this window
 	quad     int     // place in dithering
 	evidence float64 // sum of the log rates of the larger windows less the smaller
 
 	refusedAt float64 // s; when something was refused last
+	withinAt  float64 // s; when no more than the limit was in flight last
 	window    window
 	probe     probe
 	decision  Decision
@@ -87,7 +88,7 @@ func (g *Guarded) Decide(t Tick) Decision {
 	now := t.Now.Seconds()
 	if g.decision.Limit == 0 { // the first tick: what it holds, no limit of ours shaped
 		g.openWindow(now)
-		g.beginProbe(now, startSize, g.limit, math.Inf(1))
+		g.beginProbe(now, g.limit, math.Inf(1))
 		return g.decision
 	}
 	g.gather(now, t)
@@ -95,18 +96,13 @@ func (g *Guarded) Decide(t Tick) Decision {
 	case g.probe.open:
 		if g.probeOver(now, t.Cohort) {
 			g.endProbe(now, t.Cohort)
-			g.openWindow(now)
-			g.enforce(now)
 		}
 	case !g.windowOver(now):
-		if t.Refused > 0 {
-			g.decision.Limit = g.decision.AfterRefusal
-		}
 	case g.window.samples == 0:
 		g.openWindow(now)
 		g.enforce(now)
 	default:
-		g.step(now, t.Observing)
+		g.step(now)
 	}
 	return g.decision
 }
@@ -116,9 +112,17 @@ func (g *Guarded) gather(now float64, t Tick) {
 	w.samples += float64(t.Samples)
 	w.sum += t.Sum.Seconds()
 	w.inFlight = max(w.inFlight, t.MaxInFlight)
-	if t.Refused > 0 {
+	g.watching = t.Observing
+	g.timed = g.timed || t.Cohort.Epoch == g.decision.CohortEpoch
+
+	if t.MaxInFlight <= g.decision.AfterRefusal {
+		g.withinAt = now
+	}
+	spent := g.calm && now-g.withinAt > burstTime
+	if t.Refused > 0 || spent {
 		g.refusedAt = now
 		g.calm = false
+		g.decision.Limit = g.decision.AfterRefusal
 	}
 }
 
@@ -140,8 +144,7 @@ func (g *Guarded) windowOver(now float64) bool {
 }
 
 // step takes in the window that is over, decides, and opens the next one.
-// An experiment (a probe, a dither) needs a limit that is in force.
-func (g *Guarded) step(now float64, observing bool) {
+func (g *Guarded) step(now float64) {
 	w, span := g.window, g.span()
 	length := now - w.begun
 	r, x := max(w.sum/w.samples, 1e-9), w.samples/length
@@ -152,10 +155,8 @@ func (g *Guarded) step(now float64, observing bool) {
 
 	g.smooth(r, x, w.samples, length)
 	g.learnBaseline(r, press, trust)
-	if !observing {
-		g.learnHeadroom(x, w.samples)
-	}
-	g.move(max(x, g.rate), full, float64(w.inFlight) >= g.limit/2, trust)
+	g.learnHeadroom(x, w.samples)
+	g.move(use{full: full, press: press, busy: float64(w.inFlight) >= g.limit/2}, max(x, g.rate), trust)
 
 	queue := g.baseline/g.rtt < queueing
 	g.floored = press && queue && g.limit <= float64(g.p.Min)
@@ -165,13 +166,12 @@ func (g *Guarded) step(now float64, observing bool) {
 	}
 	g.openWindow(now)
 	g.enforce(now)
-	if !observing && g.probeDue(now, press && queue) {
+	if g.probeDue(now, press && queue) {
 		depth := 0.75
 		if g.probe.doubt {
 			depth = 0.5
 		}
-		limit := max(float64(g.p.ProbeFloor), depth*min(g.limit, g.rate*g.baseline))
-		g.beginProbe(now, probeSize, limit, now+1+6*g.rtt)
+		g.beginProbe(now, depth*min(g.limit, g.rate*g.baseline), now+1+6*g.rtt)
 	}
 }
 
@@ -183,7 +183,7 @@ func (g *Guarded) smooth(r, x, samples, length float64) {
 	if samples >= windowSamples {
 		g.peak = max(g.peak, x)
 	}
-	a := min(1, samples/smoothSamples)
+	a := min(1, samples/windowSamples)
 	g.rtt += a * (r - g.rtt)
 	g.rate += a * (x - g.rate)
 }
@@ -210,8 +210,10 @@ func (g *Guarded) setBaseline(b float64) {
 // a larger limit does not complete more, contention eats what it admits, and
 // the headroom shrinks; 0.2 is what speaks for growth when nothing is seen.
 func (g *Guarded) learnHeadroom(x, samples float64) {
-	if g.calm || g.p.Dither == 0 {
+	if g.calm {
 		g.headroom += 0.02 * (1 - g.headroom)
+	}
+	if !g.dithered {
 		g.quad, g.evidence = 0, 0
 		return
 	}
@@ -219,24 +221,51 @@ func (g *Guarded) learnHeadroom(x, samples float64) {
 	if g.quad++; g.quad < len(dithering) {
 		return
 	}
-	slope := min(max(g.evidence/(4*g.p.Dither), -2), 2) // of ln(rate) by ln(limit)
-	weight := min(1, samples/40)
+	slope := min(max(g.evidence/(4*g.dither()), -2), 2) // of ln(rate) by ln(limit)
+	weight := min(1, samples/40) * math.Sqrt(g.headroom)
 	g.headroom = min(max(g.headroom*math.Exp(0.15*weight*(slope+0.2)), minHeadroom), 1)
 	g.quad, g.evidence = 0, 0
 }
 
-func (g *Guarded) move(x float64, full, busy bool, trust float64) {
+// dither is the share of the limit by which it is moved: less where little
+// headroom is left, since there a larger limit is known to do harm.
+func (g *Guarded) dither() float64 { return g.p.Dither * math.Sqrt(g.headroom) }
+
+// use is how a window used the limit.
+type use struct {
+	busy  bool // half of it was in flight
+	full  bool // nearly all of it
+	press bool // full, or something was refused not long ago
+}
+
+// move sets the limit to baseline over round trip of it, plus growth, half the
+// way each window and less where headroom is small: there the round trip
+// answers to the limit so strongly that full steps would swing.
+func (g *Guarded) move(u use, x, trust float64) {
 	share := g.baseline / g.rtt
-	if g.starting && (share < queueing || !full) {
+	if share < queueing && !g.queued {
+		g.queued, g.former = true, g.limit
+	}
+	if g.starting && (share < queueing || !u.full) {
 		g.starting = false
 	}
 	if g.starting {
-		g.limit += x * g.baseline
-	} else {
-		target := g.limit*min(max(share, 0.5), 1) + g.growth()
-		if target < g.limit || busy {
-			g.limit += 0.5 * trust * (target - g.limit)
-		}
+		g.limit = g.bound(g.limit + x*g.baseline)
+		return
+	}
+	step := 0.5 * g.headroom * (g.limit*min(max(share, deepQueue), 1) + g.growth() - g.limit)
+	switch {
+	case step > 0 && u.busy:
+		g.limit += trust * step
+	case step < 0 && (u.press || u.busy && share < deepQueue):
+		// A few samples say enough where the queue is far longer than chance.
+		g.limit += min(1, max(trust, trust/share)) * step
+	}
+	if g.queued && share >= noQueue && !u.press {
+		// Back to where it was before a queue that is gone: a stall says
+		// nothing about what the target carries.
+		g.limit += 0.5 * max(0, g.former-g.limit)
+		g.queued = g.former >= 1.05*g.limit
 	}
 	g.limit = g.bound(g.limit)
 }
@@ -251,16 +280,17 @@ func (g *Guarded) bound(limit float64) float64 {
 
 // enforce sets the decision for the window that begins.
 func (g *Guarded) enforce(now float64) {
-	g.calm = g.rtt > 0 && now-g.refusedAt > calmSpans*g.span() && g.baseline/g.rtt >= burstShare
-	limit, after := g.limit, g.limit
+	g.calm = g.rtt > 0 && now-g.refusedAt > calmSpans*g.span()
+	g.dithered = !g.calm && !g.watching && g.pressed > 0 && g.p.Dither > 0
+	limit := g.limit
+	if g.dithered {
+		limit *= 1 + g.dither()*dithering[g.quad]
+	}
+	g.decision.AfterRefusal = int(math.Round(g.bound(limit)))
 	if g.calm {
 		limit += g.p.Burst * g.peak * g.baseline
-	} else {
-		limit *= 1 + g.p.Dither*dithering[g.quad]
-		after = limit
 	}
 	g.decision.Limit = int(math.Round(g.bound(limit)))
-	g.decision.AfterRefusal = int(math.Round(g.bound(after)))
 }
 
 // Floored says that the limit is at its minimum and a queue stands all the

@@ -24,7 +24,7 @@ type GuardedParams struct {
 
 	// Burst is the allowance above the limit while nothing is refused, in
 	// multiples of what the target carries at its busiest (units a second
-	// times the baseline); 0 to 1000, default 6. 0 allows none.
+	// times the baseline); 0 to 1000, default 7. 0 allows none.
 	Burst float64
 
 	// Dither is the share of the limit by which it is moved up and down under
@@ -59,7 +59,7 @@ func DefaultGuardedParams() GuardedParams {
 		Min:        1,
 		Max:        65536,
 		Window:     100 * time.Millisecond,
-		Burst:      6,
+		Burst:      7,
 		Dither:     0.1,
 		ProbeMin:   2 * time.Second,
 		ProbeMax:   60 * time.Second,

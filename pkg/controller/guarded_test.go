@@ -1,9 +1,12 @@
 package controller
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 func newGuarded(t testing.TB, change func(*GuardedParams)) *Guarded {
@@ -121,5 +124,184 @@ func TestGuardedGivesUpAProbeThatHungUnitsBlock(t *testing.T) {
 	}
 	if longest > 5 {
 		t.Errorf("nobody was let in for %d ticks in a row, with a round trip of a third of a tick", longest)
+	}
+}
+
+// Whatever the ticks hold, the limit is finite and in its bounds, and only a
+// probe goes below the minimum, down to the probe's own floor.
+func TestGuardedKeepsItsBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := DefaultGuardedParams()
+		p.Min = rapid.IntRange(1, 50).Draw(t, "min")
+		p.Max = rapid.IntRange(p.Min, 500).Draw(t, "max")
+		p.Initial = rapid.IntRange(p.Min, p.Max).Draw(t, "initial")
+		p.ProbeFloor = rapid.IntRange(1, p.Max).Draw(t, "floor")
+		p.MaxBaseline = time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "max baseline"))
+		g, err := NewGuarded(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d Decision
+		now := time.Duration(rapid.Int64Range(-1e15, 1e15).Draw(t, "origin"))
+		for range 200 {
+			now += time.Duration(rapid.Int64Range(-1e8, 3e9).Draw(t, "step"))
+			d = g.Decide(Tick{
+				Now:         now,
+				Samples:     rapid.Uint64Range(0, 1000).Draw(t, "samples"),
+				Sum:         time.Duration(rapid.Int64().Draw(t, "sum")),
+				MaxInFlight: rapid.IntRange(-1, 1e6).Draw(t, "in flight"),
+				Refused:     rapid.Uint64Range(0, 3).Draw(t, "refused"),
+				Observing:   rapid.Bool().Draw(t, "observing"),
+				Cohort: Cohort{
+					Epoch:    d.CohortEpoch - rapid.Uint32Range(0, 1).Draw(t, "behind"),
+					Admitted: rapid.IntRange(-1, 50).Draw(t, "admitted"),
+					Done:     rapid.IntRange(-1, 50).Draw(t, "done"),
+					Sum:      time.Duration(rapid.Int64().Draw(t, "cohort sum")),
+					Ages:     time.Duration(rapid.Int64().Draw(t, "ages")),
+				},
+			})
+			least := p.Min
+			if d.CohortSize > 0 {
+				least = min(p.Min, p.ProbeFloor)
+			}
+			if d.Limit < least || d.Limit > p.Max || d.AfterRefusal < least || d.AfterRefusal > d.Limit {
+				t.Fatalf("%+v with bounds %d to %d", d, p.Min, p.Max)
+			}
+			for _, term := range g.Terms() {
+				if math.IsNaN(term.Value) || math.IsInf(term.Value, 0) {
+					t.Fatalf("%s is %v", term.Name, term.Value)
+				}
+			}
+			if p.MaxBaseline > 0 && g.Baseline() > p.MaxBaseline {
+				t.Fatalf("baseline %v, at most %v", g.Baseline(), p.MaxBaseline)
+			}
+		}
+	})
+}
+
+// target is a server with FIFO workers and a constant service time under
+// lasting overload, worked out a tick at a time.
+type target struct {
+	*Guarded
+	workers int
+	service time.Duration
+	untimed bool // the kernel times no units
+	now     time.Duration
+	last    Decision
+	probes  []int // their limits
+}
+
+// run lets n ticks pass, each with as many in flight as the limit allows.
+func (s *target) run(n int) {
+	for range n {
+		s.now += 100 * time.Millisecond
+		limit := max(s.last.AfterRefusal, 1)
+		rtt := s.service * time.Duration(max(limit, s.workers)) / time.Duration(s.workers)
+		rate := float64(limit) / rtt.Seconds()
+		t := Tick{Now: s.now, Samples: uint64(rate / 10), MaxInFlight: limit, Refused: 10}
+		t.Sum = time.Duration(t.Samples) * rtt
+		if !s.untimed {
+			size := s.last.CohortSize
+			t.Cohort = Cohort{Epoch: s.last.CohortEpoch, Admitted: size, Done: size, Sum: time.Duration(size) * rtt}
+		}
+		d := s.Decide(t)
+		if d.CohortEpoch != s.last.CohortEpoch {
+			s.probes = append(s.probes, d.Limit)
+		}
+		s.last = d
+	}
+}
+
+// With an initial limit of 200 the first baseline has a queue of 49 service
+// times in it. Probes halve their limit until they carry more than it.
+func TestGuardedFindsTheServiceTimeUnderAQueue(t *testing.T) {
+	s := &target{Guarded: newGuarded(t, func(p *GuardedParams) { p.Initial = 200 }), workers: 4, service: 20 * time.Millisecond}
+	s.run(100)
+	if b := s.Baseline(); b < 20*time.Millisecond || b > 24*time.Millisecond {
+		t.Errorf("baseline %v after probes at %v, want 20 ms", b, s.probes)
+	}
+	if s.limit < 4 || s.limit > 12 {
+		t.Errorf("limit %.1f for 4 workers", s.limit)
+	}
+}
+
+func TestGuardedDoesNotProbeWhatIsNotTimed(t *testing.T) {
+	s := &target{Guarded: newGuarded(t, nil), workers: 4, service: 20 * time.Millisecond, untimed: true}
+	s.run(600)
+	if len(s.probes) > 1 {
+		t.Errorf("probes at %v although no unit is ever timed", s.probes)
+	}
+	if s.Baseline() == 0 {
+		t.Error("no baseline")
+	}
+}
+
+func TestGuardedProbeTakesATenthOfTheTimeAtMost(t *testing.T) {
+	s := &target{Guarded: newGuarded(t, nil), workers: 16, service: 20 * time.Millisecond}
+	s.run(100)
+	probing := 0
+	for range 6000 {
+		s.run(1)
+		if s.last.CohortSize > 0 {
+			probing++
+		}
+	}
+	if probing == 0 || probing > 60 {
+		t.Errorf("probing in %d of 6000 ticks of a steady overload", probing)
+	}
+}
+
+// Nothing is refused, but more than the limit stays in flight: no burst.
+func TestGuardedEndsABurstThatLasts(t *testing.T) {
+	g := newGuarded(t, nil)
+	now := time.Duration(0)
+	var d Decision
+	tick := func(inFlight int, refused uint64) {
+		now += 100 * time.Millisecond
+		size := d.CohortSize
+		d = g.Decide(Tick{Now: now, Samples: 50, Sum: time.Second, MaxInFlight: inFlight, Refused: refused,
+			Cohort: Cohort{Epoch: d.CohortEpoch, Admitted: size, Done: size, Sum: time.Duration(size) * 20 * time.Millisecond}})
+	}
+	for range 50 {
+		tick(10, 0)
+	}
+	if d.Limit <= d.AfterRefusal {
+		t.Fatalf("no burst allowance: %+v", d)
+	}
+	ticks := 0
+	for d.Limit > d.AfterRefusal && ticks < 50 {
+		tick(d.AfterRefusal+10, 0)
+		ticks++
+	}
+	if ticks < 4 || ticks > 6 {
+		t.Errorf("the burst ended after %d ticks, want half a second", ticks)
+	}
+}
+
+func TestGuardedComesBackAfterAStall(t *testing.T) {
+	g := newGuarded(t, func(p *GuardedParams) { p.Initial = 100 })
+	now := time.Duration(0)
+	var d Decision
+	tick := func(rtt time.Duration, inFlight int, refused uint64) {
+		now += 100 * time.Millisecond
+		size := d.CohortSize
+		d = g.Decide(Tick{Now: now, Samples: 50, Sum: 50 * rtt, MaxInFlight: inFlight, Refused: refused,
+			Cohort: Cohort{Epoch: d.CohortEpoch, Admitted: size, Done: size, Sum: time.Duration(size) * 20 * time.Millisecond}})
+	}
+	for range 50 {
+		tick(20*time.Millisecond, 10, 0)
+	}
+	before := g.limit
+	for range 5 {
+		tick(400*time.Millisecond, 150, 10)
+	}
+	if g.limit > 0.8*before {
+		t.Fatalf("limit %.0f in the stall, %.0f before it", g.limit, before)
+	}
+	for range 10 {
+		tick(20*time.Millisecond, 10, 0)
+	}
+	if g.limit < 0.9*before {
+		t.Errorf("limit %.0f a second after the stall, %.0f before it", g.limit, before)
 	}
 }

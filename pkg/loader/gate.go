@@ -49,6 +49,11 @@ type Options struct {
 	Log *slog.Logger
 }
 
+// napiBudget is how many packets of a device the kernel takes at once on a CPU
+// (NAPI_POLL_WEIGHT): it may show all of them to the programs on the device
+// before the first reaches its socket.
+const napiBudget = 64
+
 // Gate is headgate in the kernel.
 type Gate struct {
 	log   *slog.Logger
@@ -156,6 +161,11 @@ func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Pr
 	for other := range spec.Programs {
 		if other != name {
 			delete(spec.Programs, other)
+		}
+	}
+	if v := spec.Variables["most_between"]; v != nil {
+		if err := v.Set(uint32(napiBudget * ebpf.MustPossibleCPU())); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}
 	if v := spec.Variables["ports_mask"]; v != nil && g.maps[headgateMapPorts] != nil {

@@ -180,6 +180,7 @@ const (
 	headgateProgHeadgateSockops = "headgate_sockops"
 	headgateProgHeadgateSweep   = "headgate_sweep"
 	headgateVarHoldMark         = "hold_mark"
+	headgateVarMostBetween      = "most_between"
 	headgateVarPortsMask        = "ports_mask"
 	headgateVarThisNetns        = "this_netns"
 )
@@ -259,9 +260,10 @@ type headgateMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateVariableSpecs struct {
-	HoldMark  *ebpf.VariableSpec `ebpf:"hold_mark"`
-	PortsMask *ebpf.VariableSpec `ebpf:"ports_mask"`
-	ThisNetns *ebpf.VariableSpec `ebpf:"this_netns"`
+	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
+	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
+	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
+	ThisNetns   *ebpf.VariableSpec `ebpf:"this_netns"`
 }
 
 // headgateObjects contains all objects after they have been loaded into the kernel.
@@ -317,9 +319,10 @@ func (m *headgateMaps) Close() error {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateVariables struct {
-	HoldMark  *ebpf.Variable `ebpf:"hold_mark"`
-	PortsMask *ebpf.Variable `ebpf:"ports_mask"`
-	ThisNetns *ebpf.Variable `ebpf:"this_netns"`
+	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
+	MostBetween *ebpf.Variable `ebpf:"most_between"`
+	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
+	ThisNetns   *ebpf.Variable `ebpf:"this_netns"`
 }
 
 // headgatePrograms contains all programs after they have been loaded into the kernel.

@@ -439,7 +439,7 @@ func TestLookupAtOnce(t *testing.T) {
 // No update of the count is lost between CPUs: clients that send the same SYN
 // again and again take a slot and give it back each time.
 func TestLookupLosesNoUpdate(t *testing.T) {
-	const threads, times = 4, 50_000
+	const threads, times = 4, 500_000
 	d := newDoorman(t)
 	d.order(enforce(threads))
 	var wg sync.WaitGroup

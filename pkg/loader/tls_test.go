@@ -119,6 +119,17 @@ func TestTLSHandshakeIsNoRequest(t *testing.T) {
 			t.Errorf("it took %v", sum)
 		}
 	})
+	t.Run("TLS 1.2, a request before the server has finished", func(t *testing.T) {
+		k := newTalk(t)
+		k.client(record(handshake, clientHello, 300))
+		k.server(record(handshake, serverHello, 1200))
+		k.client(record(handshake, clientKeyExchange, 70) + record(changeCipherSpec, 1, 1) + record(handshake, 0, 40))
+		k.client(request)
+		k.server(record(changeCipherSpec, 1, 1) + record(handshake, 0, 40))
+		k.want("the server has finished", 0, true)
+		k.server(response)
+		k.want("a response", 1, false)
+	})
 	t.Run("no TLS, though it begins alike", func(t *testing.T) {
 		k := newTalk(t)
 		k.client("\x16\x04 anything")

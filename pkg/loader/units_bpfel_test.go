@@ -32,6 +32,7 @@ const (
 	unitsProgTestPacketIn  = "test_packet_in"
 	unitsProgTestPacketOut = "test_packet_out"
 	unitsVarHoldMark       = "hold_mark"
+	unitsVarMostBetween    = "most_between"
 	unitsVarPortsMask      = "ports_mask"
 )
 
@@ -104,8 +105,9 @@ type unitsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsVariableSpecs struct {
-	HoldMark  *ebpf.VariableSpec `ebpf:"hold_mark"`
-	PortsMask *ebpf.VariableSpec `ebpf:"ports_mask"`
+	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
+	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
+	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
 }
 
 // unitsObjects contains all objects after they have been loaded into the kernel.
@@ -163,8 +165,9 @@ func (m *unitsMaps) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsVariables struct {
-	HoldMark  *ebpf.Variable `ebpf:"hold_mark"`
-	PortsMask *ebpf.Variable `ebpf:"ports_mask"`
+	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
+	MostBetween *ebpf.Variable `ebpf:"most_between"`
+	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
 }
 
 // unitsPrograms contains all programs after they have been loaded into the kernel.

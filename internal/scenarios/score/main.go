@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
+	"time"
 
 	"headgate/internal/scenarios"
 	"headgate/pkg/controller"
@@ -26,14 +28,20 @@ func main() {
 
 func run(ctx context.Context) error {
 	set := flag.String("set", "tuning", "tuning, drawn (for tuning too, by -draw) or report (look rarely)")
-	draw := flag.Uint64("draw", 1, "seed of the drawn set")
+	draw := flag.String("draw", "1", "seeds of the drawn sets, with commas")
 	count := flag.Int("n", 48, "scenarios to draw")
 	seeds := flag.Int("seeds", 5, "runs of each scenario")
 	only := flag.String("only", "", "only scenarios whose name contains this")
 	cache := flag.String("cache", "", "file that keeps the searches for the best constant limit")
 	verbose := flag.Bool("v", false, "print every scenario")
-	name := flag.String("algorithm", "guarded", "the algorithm, with its defaults")
+	name := flag.String("algorithm", "guarded", "the algorithm, with its defaults; aimd is told five service times")
+	dither := flag.Float64("dither", -1, "dither of guarded; negative for its default")
+	failures := flag.Bool("failures", false, "instead print the table of failure scenarios, all algorithms, in Markdown")
 	flag.Parse()
+
+	if *failures {
+		return scenarios.WriteTable(ctx, os.Stdout)
+	}
 
 	scorer, err := scenarios.NewScorer(*seeds, *cache)
 	if err != nil {
@@ -46,7 +54,13 @@ func run(ctx context.Context) error {
 			todo = append(todo, scenarios.Drawn{Family: "tuning", Scenario: s})
 		}
 	case "drawn":
-		todo = scenarios.Draw(*draw, *count)
+		for _, text := range strings.Split(*draw, ",") {
+			seed, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				return fmt.Errorf("-draw: %w", err)
+			}
+			todo = append(todo, scenarios.Draw(seed, *count)...)
+		}
 	case "report":
 		todo = scenarios.Draw(scenarios.ReportSeed, *count)
 	default:
@@ -58,7 +72,7 @@ func run(ctx context.Context) error {
 		if !strings.Contains(d.Name, *only) {
 			continue
 		}
-		s, err := scorer.Score(ctx, d.Scenario, func() (controller.Algorithm, error) { return algorithm(*name, d.Scenario) })
+		s, err := scorer.Score(ctx, d.Scenario, func() (controller.Algorithm, error) { return algorithm(*name, *dither, d.Scenario) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.Name, err)
 		}
@@ -82,9 +96,13 @@ func print(name string, scores []scenarios.Score) {
 	fmt.Printf("%-10s mean %.3f  p10 %.3f  >= .95: %2d of %2d  median p99 %.1f S\n", name, s.Mean, s.P10, s.Good, len(scores), s.P99)
 }
 
-func algorithm(name string, _ sim.Scenario) (controller.Algorithm, error) {
-	if name == "guarded" {
-		return controller.NewGuarded(controller.DefaultGuardedParams())
+// algorithm returns a new instance, told what it has to know of the scenario.
+func algorithm(name string, dither float64, sc sim.Scenario) (controller.Algorithm, error) {
+	service := time.Duration(sc.WithDefaults().MeanService() * float64(time.Second))
+	p := scenarios.Settings(name, service)
+	if dither >= 0 {
+		p.Dither = &dither
 	}
-	return controller.New(name, controller.Params{})
+	p.Seed = 1
+	return controller.New(name, p)
 }
