@@ -21,11 +21,12 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 				     struct pending_key *key, __u32 op)
 {
 	struct hold *h = bpf_map_lookup_elem(&holds, key);
-	__u32 isn;
+	struct claimed done = {};
+	__u64 now;
 
 	if (!h)
 		return CLAIM_GONE;
-	isn = h->isn;
+	done.isn = h->isn;
 	switch (op) {
 	case CLAIM_WHEN:
 		skb->tstamp = h->release;
@@ -40,14 +41,21 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	}
 	if (!claim_slot(conf, st))
 		return CLAIM_FULL;
-	/* It may have gone meanwhile: who deletes it has it. */
+	/*
+	 * Reserved before it ceases to wait: sent again in between it would be a
+	 * new one. It may have gone meanwhile: who deletes it has it.
+	 */
+	now = bpf_ktime_get_ns();
+	done.until = now + RESERVATION_TTL;
+	bpf_map_update_elem(&claims, key, &done, BPF_ANY);
+	reserve(conf, st, key, now, done.isn);
 	if (!drop_hold(key)) {
-		release_slot(key->target, st);
+		if (drop_pending(st, key))
+			release_slot(key->target, st);
 		return CLAIM_GONE;
 	}
 	__sync_fetch_and_add(&st->units, -ONE_WAITING);
 	COUNT(key->target, claimed);
-	reserve(conf, st, key, bpf_ktime_get_ns(), isn);
 	return CLAIM_OK;
 }
 

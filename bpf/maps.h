@@ -80,6 +80,17 @@ struct {
 	__type(value, struct hold);
 } holds SEC(".maps");
 
+/*
+ * SYNs that waited until a moment ago. One that was sent again shortly before
+ * may come after all that was sent later, on another CPU.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct pending_key);
+	__type(value, struct claimed);
+} claims SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);

@@ -63,6 +63,7 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 	__u64 now = bpf_ktime_get_ns();
 	__u32 target = key->target;
 	struct hold *held, h = { .isn = isn };
+	struct claimed *done;
 	struct pending *p;
 	enum verdict v;
 
@@ -77,6 +78,9 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 		held->isn = isn;
 		return in_force(conf, now) ? HOLD : ADMIT;
 	}
+	done = bpf_map_lookup_elem(&claims, key);
+	if (done && done->isn == isn && now < done->until)
+		return ADMIT; /* the very same, late */
 	if (st->pending && in_flight(st->units) >= limit_now(conf, st))
 		sweep(now);
 

@@ -146,6 +146,13 @@ enum wake_kind {
 	WAKE_IDLE, /* a request has begun to be answered, and ends when that is idle */
 };
 
+/* A SYN that waited and has its slot. */
+struct claimed {
+	__u64 until; /* it is not looked for any more, ns */
+	__u32 isn;
+	__u32 pad;
+};
+
 /* What the agent is told at once. */
 struct wake {
 	__u32 target;

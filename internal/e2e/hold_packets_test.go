@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -315,4 +316,42 @@ func TestHeldGivesUp(t *testing.T) {
 		k.closeAll()
 		empty(t, a)
 	})
+}
+
+// A SYN of a client that was held, come late and after all that was sent later,
+// is no other client.
+func TestLateSYNOfHeld(t *testing.T) {
+	const late = 500 * time.Millisecond
+	var double atomic.Bool
+	w := wired(t, func(f *lab.Frame) {
+		if s, ok := f.Segment(); ok && double.Load() && f.From.Name == "cli" && s.Has(lab.SYN, lab.SYN|lab.ACK) {
+			f.Duplicate(late)
+		}
+	})
+	srv, cli := w.A.Host, w.B.Host
+	to := netip.AddrPortFrom(w.A.Addr4, port)
+	k := keep(t, srv, "tcp", ":8080")
+	a := startHolding(t, srv, holding(1, time.Minute))
+	dial(t, cli, to)
+	k.await(t, 1)
+	double.Store(true)
+	c := newCrowd(t, cli, to, 1)
+	awaitUnits(t, 1, 1)
+	k.close(1)
+	c.wait(t, slack)
+	if len(c.connected) != 1 {
+		t.Fatal(c)
+	}
+	for end := time.Now().Add(late + 2*slack); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if n, waiting := kernelUnits(t); n != 1 || waiting != 0 {
+			t.Fatalf("%d in flight, %d waiting, want 1 and 0", n, waiting)
+		}
+	}
+	if st := target(a); st.HeldTotal != 1 || st.AdmittedTotal != 2 {
+		t.Errorf("want 1 held, 2 admitted: %+v", st)
+	}
+	k.await(t, 1)
+	c.close()
+	k.closeAll()
+	empty(t, a)
 }

@@ -13,6 +13,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type headgateClaimed struct {
+	_     structs.HostLayout
+	Until uint64
+	Isn   uint32
+	Pad   uint32
+}
+
 type headgateCohort struct {
 	_      structs.HostLayout
 	Joined uint64
@@ -158,6 +165,7 @@ type headgateTargetState struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	headgateMapClaims           = "claims"
 	headgateMapCohorts          = "cohorts"
 	headgateMapConfs            = "confs"
 	headgateMapConns            = "conns"
@@ -243,6 +251,7 @@ type headgateProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateMapSpecs struct {
+	Claims     *ebpf.MapSpec `ebpf:"claims"`
 	Cohorts    *ebpf.MapSpec `ebpf:"cohorts"`
 	Confs      *ebpf.MapSpec `ebpf:"confs"`
 	Conns      *ebpf.MapSpec `ebpf:"conns"`
@@ -286,6 +295,7 @@ func (o *headgateObjects) Close() error {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateMaps struct {
+	Claims     *ebpf.Map `ebpf:"claims"`
 	Cohorts    *ebpf.Map `ebpf:"cohorts"`
 	Confs      *ebpf.Map `ebpf:"confs"`
 	Conns      *ebpf.Map `ebpf:"conns"`
@@ -301,6 +311,7 @@ type headgateMaps struct {
 
 func (m *headgateMaps) Close() error {
 	return _HeadgateClose(
+		m.Claims,
 		m.Cohorts,
 		m.Confs,
 		m.Conns,

@@ -36,6 +36,7 @@ func shared() map[string]reflect.Type {
 		"pending_key":     reflect.TypeFor[headgatePendingKey](),
 		"pending":         reflect.TypeFor[headgatePending](),
 		"hold":            reflect.TypeFor[headgateHold](),
+		"claimed":         reflect.TypeFor[headgateClaimed](),
 		"port":            reflect.TypeFor[headgatePort](),
 		"conn":            reflect.TypeFor[headgateConn](),
 	}

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	unitsMapClaims         = "claims"
 	unitsMapCohorts        = "cohorts"
 	unitsMapConfs          = "confs"
 	unitsMapConns          = "conns"
@@ -87,6 +88,7 @@ type unitsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsMapSpecs struct {
+	Claims     *ebpf.MapSpec `ebpf:"claims"`
 	Cohorts    *ebpf.MapSpec `ebpf:"cohorts"`
 	Confs      *ebpf.MapSpec `ebpf:"confs"`
 	Conns      *ebpf.MapSpec `ebpf:"conns"`
@@ -130,6 +132,7 @@ func (o *unitsObjects) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsMaps struct {
+	Claims     *ebpf.Map `ebpf:"claims"`
 	Cohorts    *ebpf.Map `ebpf:"cohorts"`
 	Confs      *ebpf.Map `ebpf:"confs"`
 	Conns      *ebpf.Map `ebpf:"conns"`
@@ -146,6 +149,7 @@ type unitsMaps struct {
 
 func (m *unitsMaps) Close() error {
 	return _UnitsClose(
+		m.Claims,
 		m.Cohorts,
 		m.Confs,
 		m.Conns,
