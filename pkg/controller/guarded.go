@@ -48,15 +48,21 @@ type Guarded struct {
 	floored  bool    // at Min, and a queue stands all the same
 	pressed  int     // windows of pressure in a row
 
-	dithered bool    // the limit is moved in this window
-	quad     int     // place in dithering
-	evidence float64 // sum of the log rates of the larger windows less the smaller
+	dithered bool // the limit is moved in this window, by dither
+	dither   dither
 
 	refusedAt float64 // s; when something was refused last
 	withinAt  float64 // s; when no more than the limit was in flight last
 	window    window
 	probe     probe
 	decision  Decision
+}
+
+// dither is what was learned from moving the limit since the last four windows.
+type dither struct {
+	quad   int     // place in dithering
+	gained float64 // sum of the log rates of the larger windows less the smaller
+	moved  float64 // the same of the limits that were in force
 }
 
 // window gathers ticks until they make a measurement.
@@ -214,22 +220,29 @@ func (g *Guarded) learnHeadroom(x, samples float64) {
 		g.headroom += 0.02 * (1 - g.headroom)
 	}
 	if !g.dithered {
-		g.quad, g.evidence = 0, 0
+		g.dither = dither{}
 		return
 	}
-	g.evidence += dithering[g.quad] * math.Log(x)
-	if g.quad++; g.quad < len(dithering) {
+	d := &g.dither
+	d.gained += dithering[d.quad] * math.Log(x)
+	d.moved += dithering[d.quad] * math.Log(float64(g.decision.Limit))
+	if d.quad++; d.quad < len(dithering) {
 		return
 	}
-	slope := min(max(g.evidence/(4*g.dither()), -2), 2) // of ln(rate) by ln(limit)
-	weight := min(1, samples/40) * math.Sqrt(g.headroom)
-	g.headroom = min(max(g.headroom*math.Exp(0.15*weight*(slope+0.2)), minHeadroom), 1)
-	g.quad, g.evidence = 0, 0
+	if d.moved > 0 {
+		slope := min(max(d.gained/d.moved, -2), 2) // of ln(rate) by ln(limit)
+		weight := min(1, samples/40) * min(2, d.moved/(4*g.p.Dither))
+		g.headroom = min(max(g.headroom*math.Exp(0.25*weight*(slope+0.2)), minHeadroom), 1)
+	}
+	*d = dither{}
 }
 
-// dither is the share of the limit by which it is moved: less where little
-// headroom is left, since there a larger limit is known to do harm.
-func (g *Guarded) dither() float64 { return g.p.Dither * math.Sqrt(g.headroom) }
+// ditherBy is how far the limit is moved, in units: half a unit at least, so
+// that it is another whole number, and less where little headroom is left,
+// since there a larger limit is known to do harm.
+func (g *Guarded) ditherBy() float64 {
+	return max(g.p.Dither*math.Sqrt(g.headroom)*g.limit, 0.5) * dithering[g.dither.quad]
+}
 
 // use is how a window used the limit.
 type use struct {
@@ -284,7 +297,7 @@ func (g *Guarded) enforce(now float64) {
 	g.dithered = !g.calm && !g.watching && g.pressed > 0 && g.p.Dither > 0
 	limit := g.limit
 	if g.dithered {
-		limit *= 1 + g.dither()*dithering[g.quad]
+		limit += g.ditherBy()
 	}
 	g.decision.AfterRefusal = int(math.Round(g.bound(limit)))
 	if g.calm {
