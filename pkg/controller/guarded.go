@@ -52,6 +52,7 @@ type Guarded struct {
 	dither   dither
 
 	refusedAt float64 // s; when something was refused last
+	movedAt   float64 // s; when a unit finished last, or could have come in
 	withinAt  float64 // s; when no more than the limit was in flight last
 	window    window
 	probe     probe
@@ -94,10 +95,14 @@ func (g *Guarded) Decide(t Tick) Decision {
 	now := t.Now.Seconds()
 	if g.decision.Limit == 0 { // the first tick: what it holds, no limit of ours shaped
 		g.openWindow(now)
+		g.movedAt = now
 		g.beginProbe(now, g.limit, math.Inf(1))
 		return g.decision
 	}
 	g.gather(now, t)
+	if g.stuck(now, t) {
+		return g.decision
+	}
 	switch {
 	case g.probe.open:
 		if g.probeOver(now, t.Cohort) {
@@ -304,6 +309,31 @@ func (g *Guarded) enforce(now float64) {
 		limit += g.p.Burst * g.peak * g.baseline
 	}
 	g.decision.Limit = int(math.Round(g.bound(limit)))
+}
+
+// stuckFor is how long nothing has finished, at a full limit and with units
+// refused, before one more is let in.
+const stuckFor = 1.0 // s
+
+// stuck lets in one unit more in each second in which the limit is full, units
+// are refused and none finishes. What is inside may be long polls, streams or
+// clients that have yet to ask: then nothing would ever be measured, and nobody
+// let in again. If it is a target that hangs, one more a second does little.
+func (g *Guarded) stuck(now float64, t Tick) bool {
+	if t.Samples > 0 || t.Refused == 0 || t.MaxInFlight < g.decision.Limit {
+		g.movedAt = now
+	}
+	if now-g.movedAt < stuckFor {
+		return false
+	}
+	g.movedAt = now
+	g.limit = g.bound(math.Floor(g.limit) + 1)
+	if g.probe.open && g.baseline > 0 {
+		return false // it gives up by itself
+	}
+	g.decision.Limit = int(g.limit)
+	g.decision.AfterRefusal = g.decision.Limit
+	return true
 }
 
 // Floored says that the limit is at its minimum and a queue stands all the
