@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,9 +55,8 @@ func acceptAndClose() error {
 	if err := unix.Listen(fd, 4096); err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
 	for range 2 {
-		wg.Go(func() {
+		go func() {
 			for {
 				c, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
 				if err == unix.EINTR || err == unix.ECONNABORTED {
@@ -69,12 +67,11 @@ func acceptAndClose() error {
 				}
 				unix.Close(c)
 			}
-		})
+		}()
 	}
 	fmt.Println("ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
-	os.Exit(0) // the threads are in accept(2)
-	return err
+	return err // the threads in accept(2) end with the process
 }
 
 func (b *bench) connector() (do func() error, done func(), err error) {

@@ -226,8 +226,8 @@ rules:
     hold: {max_wait: 20s}
 `
 
-// An agent that is killed, or stopped, keeps nobody waiting for longer than its
-// lease. With the next one, or when it goes on, the limit holds again within a
+// An agent that is killed, or stopped, keeps nobody waiting once its lease is
+// over. With the next one, or when it goes on, the limit holds again within a
 // second.
 func TestRequestsWithoutAgent(t *testing.T) {
 	program := buildAgent(t)
@@ -256,10 +256,12 @@ func TestRequestsWithoutAgent(t *testing.T) {
 				return [2]int{in, waiting}, waiting == 0
 			})
 			t.Logf("nobody waits %v after it was %s, at a lease of %v", time.Since(out).Round(time.Millisecond), test.name, lease)
-			if test.out == syscall.SIGSTOP && time.Since(out) > lease+time.Second {
+			// What is held comes in when its client sends it again: it has waited
+			// for so long before, or half as long.
+			if test.out == syscall.SIGSTOP && time.Since(out) > 2*lease+slack {
 				t.Error("that is too long")
 			}
-			time.Sleep(time.Until(out.Add(lease + 500*time.Millisecond)))
+			time.Sleep(time.Until(out.Add(2 * lease)))
 			if in, waiting := kernelUnits(t); in < 11 || waiting > 0 {
 				t.Errorf("%d in flight and %d waiting, want the gate open", in, waiting)
 			}

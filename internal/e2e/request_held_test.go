@@ -303,3 +303,25 @@ func retransmits(t *testing.T, c *net.TCPConn) (n int) {
 	}
 	return int(info.Total_retrans)
 }
+
+// A server that begins to listen is known a moment later. What is asked until
+// then holds no slot for ever.
+func TestRequestsToNewServer(t *testing.T) {
+	srv, cli, to := hosts(t)
+	ag := startAgent(t, srv, port, requests(1))
+	server := keep(t, srv, "tcp", ":8080")
+	p := &pair{T: t, srv: srv, cli: cli, to: to, agent: ag, server: server}
+	p.first = dial(t, cli, to)
+	p.say(p.first, "one")
+	server.await(t, 1)
+	p.answer()
+	awaitUnits(t, 0, 0)
+	await(t, "the limit holds", func() (any, bool) {
+		p.say(p.first, "one")
+		time.Sleep(10 * time.Millisecond)
+		in, _ := kernelUnits(t)
+		p.answer()
+		return in, in == 1
+	})
+	awaitUnits(t, 0, 0)
+}

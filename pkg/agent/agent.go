@@ -123,6 +123,10 @@ func (a *Agent) attach() error {
 	if err != nil {
 		return err
 	}
+	// Where listeners are is known before the first order, which depends on it.
+	if err := a.watchAllListeners(now); err != nil {
+		return err
+	}
 	if err := a.addTargets(now); err != nil {
 		return err
 	}

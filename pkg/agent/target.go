@@ -245,7 +245,7 @@ func (t *target) order() loader.Order {
 		CohortEpoch:  d.CohortEpoch + t.epoch,
 		CohortSize:   d.CohortSize,
 		Requests:     rule.Unit == config.UnitRequest,
-		Ingress:      t.ingress,
+		Ingress:      t.decidesOnDevices(),
 		Drop:         rule.Reject == config.RejectDrop,
 		Doubt:        t.doubt(),
 		PaceInterval: t.interval,
@@ -257,6 +257,12 @@ func (t *target) order() loader.Order {
 		o.PaceMaxWait = rule.Pace.MaxWait
 	}
 	return o
+}
+
+// decidesOnDevices reports whether arrivals are. A request ends with its
+// response: where no program sees that, none may take a slot.
+func (t *target) decidesOnDevices() bool {
+	return t.ingress && (t.timed || t.config.Rule.Unit != config.UnitRequest)
 }
 
 // doubt is how soon after a request output is more likely to be session tickets

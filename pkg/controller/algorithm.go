@@ -72,7 +72,8 @@ type Decision struct {
 
 // Algorithm turns ticks into decisions. Implementations are not safe for
 // concurrent use. The limit they return is always within the configured
-// bounds and finite, whatever the ticks hold.
+// bounds and finite, whatever the ticks hold; only a probe of guarded goes below
+// min, down to its own floor.
 type Algorithm interface {
 	// Decide takes in a tick and returns what is to be enforced from now on.
 	// It is called at regular, short intervals (the window of the

@@ -48,15 +48,22 @@ type Guarded struct {
 	floored  bool    // at Min, and a queue stands all the same
 	pressed  int     // windows of pressure in a row
 
-	dithered bool    // the limit is moved in this window
-	quad     int     // place in dithering
-	evidence float64 // sum of the log rates of the larger windows less the smaller
+	dithered bool // the limit is moved in this window, by dither
+	dither   dither
 
 	refusedAt float64 // s; when something was refused last
+	movedAt   float64 // s; when a unit finished last, or could have come in
 	withinAt  float64 // s; when no more than the limit was in flight last
 	window    window
 	probe     probe
 	decision  Decision
+}
+
+// dither is what was learned from moving the limit since the last four windows.
+type dither struct {
+	quad   int     // place in dithering
+	gained float64 // sum of the log rates of the larger windows less the smaller
+	moved  float64 // the same of the limits that were in force
 }
 
 // window gathers ticks until they make a measurement.
@@ -88,10 +95,14 @@ func (g *Guarded) Decide(t Tick) Decision {
 	now := t.Now.Seconds()
 	if g.decision.Limit == 0 { // the first tick: what it holds, no limit of ours shaped
 		g.openWindow(now)
+		g.movedAt = now
 		g.beginProbe(now, g.limit, math.Inf(1))
 		return g.decision
 	}
 	g.gather(now, t)
+	if g.stuck(now, t) {
+		return g.decision
+	}
 	switch {
 	case g.probe.open:
 		if g.probeOver(now, t.Cohort) {
@@ -214,22 +225,29 @@ func (g *Guarded) learnHeadroom(x, samples float64) {
 		g.headroom += 0.02 * (1 - g.headroom)
 	}
 	if !g.dithered {
-		g.quad, g.evidence = 0, 0
+		g.dither = dither{}
 		return
 	}
-	g.evidence += dithering[g.quad] * math.Log(x)
-	if g.quad++; g.quad < len(dithering) {
+	d := &g.dither
+	d.gained += dithering[d.quad] * math.Log(x)
+	d.moved += dithering[d.quad] * math.Log(float64(g.decision.Limit))
+	if d.quad++; d.quad < len(dithering) {
 		return
 	}
-	slope := min(max(g.evidence/(4*g.dither()), -2), 2) // of ln(rate) by ln(limit)
-	weight := min(1, samples/40) * math.Sqrt(g.headroom)
-	g.headroom = min(max(g.headroom*math.Exp(0.15*weight*(slope+0.2)), minHeadroom), 1)
-	g.quad, g.evidence = 0, 0
+	if d.moved > 0 {
+		slope := min(max(d.gained/d.moved, -2), 2) // of ln(rate) by ln(limit)
+		weight := min(1, samples/40) * min(2, d.moved/(4*g.p.Dither))
+		g.headroom = min(max(g.headroom*math.Exp(0.25*weight*(slope+0.2)), minHeadroom), 1)
+	}
+	*d = dither{}
 }
 
-// dither is the share of the limit by which it is moved: less where little
-// headroom is left, since there a larger limit is known to do harm.
-func (g *Guarded) dither() float64 { return g.p.Dither * math.Sqrt(g.headroom) }
+// ditherBy is how far the limit is moved, in units: half a unit at least, so
+// that it is another whole number, and less where little headroom is left,
+// since there a larger limit is known to do harm.
+func (g *Guarded) ditherBy() float64 {
+	return max(g.p.Dither*math.Sqrt(g.headroom)*g.limit, 0.5) * dithering[g.dither.quad]
+}
 
 // use is how a window used the limit.
 type use struct {
@@ -284,13 +302,38 @@ func (g *Guarded) enforce(now float64) {
 	g.dithered = !g.calm && !g.watching && g.pressed > 0 && g.p.Dither > 0
 	limit := g.limit
 	if g.dithered {
-		limit *= 1 + g.dither()*dithering[g.quad]
+		limit += g.ditherBy()
 	}
 	g.decision.AfterRefusal = int(math.Round(g.bound(limit)))
 	if g.calm {
 		limit += g.p.Burst * g.peak * g.baseline
 	}
 	g.decision.Limit = int(math.Round(g.bound(limit)))
+}
+
+// stuckFor is how long nothing has finished, at a full limit and with units
+// refused, before one more is let in.
+const stuckFor = 1.0 // s
+
+// stuck lets in one unit more in each second in which the limit is full, units
+// are refused and none finishes. What is inside may be long polls, streams or
+// clients that have yet to ask: then nothing would ever be measured, and nobody
+// let in again. If it is a target that hangs, one more a second does little.
+func (g *Guarded) stuck(now float64, t Tick) bool {
+	if t.Samples > 0 || t.Refused == 0 || t.MaxInFlight < g.decision.Limit {
+		g.movedAt = now
+	}
+	if now-g.movedAt < stuckFor {
+		return false
+	}
+	g.movedAt = now
+	g.limit = g.bound(math.Floor(g.limit) + 1)
+	if g.probe.open && g.baseline > 0 {
+		return false // it gives up by itself
+	}
+	g.decision.Limit = int(g.limit)
+	g.decision.AfterRefusal = g.decision.Limit
+	return true
 }
 
 // Floored says that the limit is at its minimum and a queue stands all the

@@ -102,7 +102,7 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 	mean := (c.Sum + c.Ages).Seconds() / max(float64(c.Done), 1)
 	p.open = false
 	g.decision.CohortSize = 0
-	g.quad, g.evidence = 0, 0
+	g.dither = dither{}
 
 	next := 0.0 // limit of the next probe
 	switch {

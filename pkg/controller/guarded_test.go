@@ -305,3 +305,24 @@ func TestGuardedComesBackAfterAStall(t *testing.T) {
 		t.Errorf("limit %.0f a second after the stall, %.0f before it", g.limit, before)
 	}
 }
+
+// More long polls than the initial limit are there when the agent starts. None
+// of them ever finishes, so that nothing can be measured; a newcomer has to get
+// in all the same, in a time that a person would wait.
+func TestGuardedIsNotStuckBehindUnitsThatNeverFinish(t *testing.T) {
+	g, err := NewGuarded(DefaultGuardedParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const polls = 25
+	now := time.Duration(0)
+	limit := 20
+	for limit <= polls {
+		now += 100 * time.Millisecond
+		if now > 20*time.Second {
+			t.Fatalf("after %v the limit is %d, with %d units that never finish", now, limit, polls)
+		}
+		limit = g.Decide(Tick{Now: now, MaxInFlight: max(limit, polls), Refused: 5}).Limit
+	}
+	t.Logf("somebody else got in after %v", now)
+}
