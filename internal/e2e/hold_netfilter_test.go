@@ -45,7 +45,7 @@ func TestForeignChainWhileHeld(t *testing.T) {
 
 // The same under a pace, with changes all the time.
 func TestForeignChainWhilePaced(t *testing.T) {
-	const clients = 60
+	const clients = 40
 	w := wired(t, nil)
 	srv, cli := w.A.Host, w.B.Host
 	k := keep(t, srv, "tcp", ":8080")

@@ -271,9 +271,10 @@ func TestHeldGivesUp(t *testing.T) {
 		empty(t, a)
 	})
 	t.Run("no slot comes free", func(t *testing.T) {
+		const maxWait = 300 * time.Millisecond
 		srv, cli, to := hosts(t)
 		k := keep(t, srv, "tcp", ":8080")
-		a := startHolding(t, srv, holding(1, time.Second))
+		a := startHolding(t, srv, holding(1, maxWait))
 		dial(t, cli, to)
 		k.await(t, 1)
 		c := newCrowd(t, cli, to, 10)
@@ -281,7 +282,7 @@ func TestHeldGivesUp(t *testing.T) {
 		c.close()
 		begin := time.Now()
 		awaitUnits(t, 1, 0)
-		if took := time.Since(begin); took > time.Second+slack {
+		if took := time.Since(begin); took > maxWait+slack {
 			t.Errorf("they waited for another %v", took)
 		}
 		k.closeAll()

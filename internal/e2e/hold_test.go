@@ -243,7 +243,7 @@ func TestListenerClosedWhileHeld(t *testing.T) {
 	const clients = 20
 	srv, cli, to := hosts(t)
 	k := keep(t, srv, "tcp", ":8080")
-	a := startHolding(t, srv, holding(5, 3*time.Second))
+	a := startHolding(t, srv, holding(5, 2*time.Second))
 	c := newCrowd(t, cli, to, clients)
 	awaitUnits(t, 5, clients-5)
 	c.wait(t, 10*time.Millisecond)
