@@ -85,13 +85,21 @@ func TestRequestCost(t *testing.T) {
 	}
 	slices.Sort(ratios)
 	t.Logf("requests a second with the programs, as a share of those without: %.2f", ratios)
-	startHolding(t, srv, requests(1000))
-	for _, at := range []struct {
-		what string
-		to   netip.AddrPort
-	}{{"protected", to}, {"another port", other}} {
-		each := costs(t, func() { ask(at.to, time.Second) })
-		t.Logf("a run on a packet of the %s: %v", at.what, each)
+	for _, test := range []struct {
+		what  string
+		to    netip.AddrPort
+		limit int
+	}{
+		{"another port", other, 1000},
+		{"requests far below the limit", to, 60_000},
+		{"requests near the limit", to, 20},
+	} {
+		a := begin(t, srv, requests(test.limit))
+		each := costs(t, func() { ask(test.to, 500*time.Millisecond) })
+		if err := a.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: a run of %v", test.what, each)
 		if n := each["headgate_arrive"]; n == 0 || n > 2*time.Microsecond {
 			t.Errorf("headgate_arrive took %v", n)
 		}
