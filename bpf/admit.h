@@ -17,6 +17,14 @@
  * follows up do not hold slots for long.
  */
 #define RESERVATION_TTL 1500000000ULL
+
+/*
+ * Until the kernel has made a request socket for it. Not only SYNs get as far
+ * as here: any packet does that belongs to no connection, and SYNs to a port
+ * that nobody listens on. Enough for the round trip of a SYN cookie, which has
+ * no such socket.
+ */
+#define PROVISIONAL_TTL 200000000ULL
 #define SWEEP_INTERVAL 100000000ULL
 
 #define EEXIST 17
@@ -46,6 +54,16 @@ enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE };
 			(key)->local[3] = CTX_WORD(ctx, local_ip6, 3);  \
 		}                                                       \
 	} while (0)
+
+/* The key of the socket that a sockops program is called for. */
+static __always_inline void sockops_key(struct bpf_sock_ops *ctx, __u32 target,
+					struct pending_key *key)
+{
+	key->target = target;
+	key->remote_port = ctx->remote_port >> 16; /* big-endian, in the upper half */
+	key->local_port = ctx->local_port;
+	KEY_ADDRESSES(key, ctx);
+}
 
 /* Deleting the key is what decides who gives the slot back: only one can. */
 static __always_inline bool drop_pending(struct target_state *st, struct pending_key *key)
@@ -139,7 +157,7 @@ static __always_inline bool sweep(__u64 now)
 	if (!swept)
 		return false;
 	was = *swept;
-	if (now - was < SWEEP_INTERVAL)
+	if ((__s64)(now - was) < (__s64)SWEEP_INTERVAL) /* clocks of two kinds */
 		return false;
 	if (__sync_val_compare_and_swap(swept, was, now) != was)
 		return false;
@@ -153,7 +171,7 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 				    struct pending_key *key, __u64 now, __u32 isn)
 {
 	struct pending p = {
-		.expires = now + RESERVATION_TTL,
+		.expires = now + PROVISIONAL_TTL,
 		.cohort = conf->cohort_epoch,
 		.isn = isn,
 	};
@@ -202,18 +220,29 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 		take_slot_freely(target, conf, st, limit);
 		return ADMIT;
 	}
-	if (!max_waiting && in_flight(units) >= limit)
-		return REJECT_LIMIT;
-	if (!max_waiting && first && waiting(units)) /* refused on the device: why? */
-		return pace_is_far(conf, st, now) ? REJECT_PACE : REJECT_LIMIT;
-	if (!pace(conf, st, now, max_waiting ? conf->pace_max_wait : 0, release))
-		return REJECT_PACE;
-	if (!*release && try_take_slot(st, conf->tick, limit, first))
+	if (!max_waiting) {
+		if (in_flight(units) >= limit)
+			return REJECT_LIMIT;
+		if (first && waiting(units)) /* refused on the device: why? */
+			return pace_is_far(conf, st, now) ? REJECT_PACE : REJECT_LIMIT;
+		if (!pace(conf, st, now, 0, 0, release))
+			return REJECT_PACE;
+		return try_take_slot(st, conf->tick, limit, first) ? ADMIT : REJECT_LIMIT;
+	}
+	if (!conf->pace_interval && try_take_slot(st, conf->tick, limit, first))
 		return ADMIT;
+	/* A place first: for who has none the schedule must not move. */
 	if (!try_wait(st, max_waiting))
 		return REJECT_LIMIT;
-	if (!*release)
-		note_refusal(conf, st); /* to an algorithm it is the same: more come than may */
+	if (!pace(conf, st, now, conf->pace_max_wait, 1, release)) {
+		stop_waiting(target, st);
+		return REJECT_PACE;
+	}
+	if (*release)
+		return HOLD;
+	if (conf->pace_interval && try_turn(st, conf->tick, limit, first))
+		return ADMIT;
+	note_refusal(conf, st); /* to an algorithm it is the same: more come than may */
 	return HOLD;
 }
 

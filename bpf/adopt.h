@@ -20,7 +20,8 @@ static __always_inline void conn_convert(struct conn *c, struct target_conf *con
 	if (c->per_request == per_request || !__sync_lock_test_and_set(&c->counted, 0))
 		return;
 	if (per_request) {
-		conn_open_free(c, c->target, st, true);
+		conn_open_free(c->target, st, true);
+		c->per_request = 1;
 	} else {
 		request_finish(c);
 		c->per_request = 0;
@@ -48,7 +49,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	struct sock *s = (struct sock *)tp;
 	struct target_state *st;
 	struct target_conf *conf;
-	int flags = BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG;
+	int flags = tp->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG;
 	struct conn *c;
 	__u32 *id, target;
 
@@ -85,12 +86,14 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	c->arrived_end = c->in_end = tp->rcv_nxt;
 	c->out_end = tp->snd_nxt;
 	c->flags = CONN_SPOKE;
-	c->counted = 1;
-	if (conf->flags & TARGET_REQUEST) {
-		conn_open_free(c, target, st, false);
+	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
+	if (c->per_request) {
+		conn_open_free(target, st, false);
+		__sync_lock_test_and_set(&c->counted, 1);
 		return;
 	}
 	take_slot(st, conf->tick, 0);
+	__sync_lock_test_and_set(&c->counted, 1);
 	COUNT(target, adopted);
 	conn_rest(c);
 }

@@ -88,6 +88,9 @@ static __always_inline bool held_by_application(struct bpf_sock *sk)
 
 	if (!s)
 		return false;
+	/* A server inside the kernel: its close is not seen either. */
+	if (BPF_CORE_READ_BITFIELD_PROBED(s, sk_kern_sock))
+		return false;
 	socket = s->sk_socket;
 	/* The socket of an MPTCP subflow is another's: it never sees close(2). */
 	return socket && (__u64)socket->sk == (__u64)s;
@@ -105,13 +108,11 @@ static __always_inline __u32 cohort_of(struct target_conf *conf, struct pending_
 }
 
 /* Where requests are counted, a connection holds no slot. */
-static __always_inline void conn_open_free(struct conn *c, __u32 target, struct target_state *st,
-					   bool reserved)
+static __always_inline void conn_open_free(__u32 target, struct target_state *st, bool reserved)
 {
 	if (reserved)
 		release_slot(target, st);
 	__sync_fetch_and_add(&st->connections, 1);
-	c->per_request = 1;
 }
 
 /*
@@ -156,10 +157,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	if (!st || !conf)
 		return;
 
-	key.target = target;
-	key.remote_port = ctx->remote_port >> 16; /* big-endian, in the upper half */
-	key.local_port = ctx->local_port;
-	KEY_ADDRESSES(&key, ctx);
+	sockops_key(ctx, target, &key);
 	cohort = cohort_of(conf, &key);
 	reserved = drop_pending(st, &key);
 	/* A SYN that was sent again may wait while an earlier one is answered. */
@@ -175,7 +173,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 		return;
 	}
 	if (conf->flags & TARGET_REQUEST) {
-		conn_open_free(c, target, st, reserved);
+		conn_open_free(target, st, reserved);
 	} else if (reserved) {
 		COUNT(target, converted);
 	} else {
@@ -188,10 +186,14 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	c->arrived_end = c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
 	c->cohort = reserved ? cohort : 0;
-	c->counted = 1;
+	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
+	/* Last, and for all CPUs to see in this order: from here on packets count. */
+	__sync_lock_test_and_set(&c->counted, 1);
 	if (c->per_request)
 		conn_open_asked(ctx, c, conf, st);
-	bpf_sock_ops_cb_flags_set(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG);
+	/* Another program may have asked for other calls. */
+	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
+					       BPF_SOCK_OPS_RTT_CB_FLAG);
 
 	sample(target, SIGNAL_HANDSHAKE, (__u64)(ctx->srtt_us >> 3) * 1000);
 	if (conf->signal == SIGNAL_LIFETIME)

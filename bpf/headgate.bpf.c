@@ -28,8 +28,9 @@ char _license[] SEC("license") = "GPL";
 volatile const __u64 this_netns = 0;
 
 /*
- * One run for each SYN (and each ACK of a SYN cookie), none for the packets of
- * a connection. A dropped lookup makes the kernel answer with a RST.
+ * One run for each packet that belongs to no connection: a SYN, the ACK that
+ * answers a SYN cookie, and strays. None for the packets of a connection. A
+ * dropped lookup makes the kernel answer with a RST.
  */
 SEC("sk_lookup")
 int headgate_lookup(struct bpf_sk_lookup *ctx)
@@ -75,6 +76,9 @@ SEC("sockops")
 int headgate_sockops(struct bpf_sock_ops *ctx)
 {
 	switch (ctx->op) {
+	case BPF_SOCK_OPS_TIMEOUT_INIT:
+		syn_answered(ctx); /* the reply stays 0: the usual timeout */
+		break;
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 		conn_open(ctx);
 		break;

@@ -50,6 +50,7 @@ struct socket;
 struct sock {
 	struct sock_common __sk_common;
 	struct socket *sk_socket;
+	unsigned int sk_kern_sock : 1;
 } CORE;
 
 struct socket {
@@ -59,6 +60,7 @@ struct socket {
 struct tcp_sock {
 	__u32 rcv_nxt;
 	__u32 snd_nxt;
+	__u8 bpf_sock_ops_cb_flags;
 } CORE;
 
 struct bpf_map;

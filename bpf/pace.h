@@ -10,12 +10,32 @@
 #include "slots.h"
 
 /*
+ * The next slot, at the time now or later. Slots that lie ahead belong to those
+ * that wait for them. Where nobody does (mine: the caller's own places), they
+ * were given out under another rule, or to clients that have given up, and the
+ * next one is an interval away.
+ */
+static __always_inline __u64 next_slot(struct target_conf *conf, struct target_state *st, __u64 last,
+				       __u64 now, __u32 mine)
+{
+	__u64 slot = last ? last + conf->pace_interval : now;
+
+	if (slot < last)
+		return ~0ULL; /* beyond the end of time */
+	if (slot <= now)
+		return now;
+	if (slot - now > conf->pace_interval && waiting(st->units) <= mine)
+		return now + conf->pace_interval;
+	return slot;
+}
+
+/*
  * Takes the next slot of the schedule. Sets *release to it where it lies ahead
  * and to 0 where the arrival may pass at once. False: it lies further ahead
  * than max_wait.
  */
 static __always_inline bool pace(struct target_conf *conf, struct target_state *st, __u64 now,
-				 __u64 max_wait, __u64 *release)
+				 __u64 max_wait, __u32 mine, __u64 *release)
 {
 	__u64 last, slot;
 	int i;
@@ -26,12 +46,8 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		last = st->paced;
-		slot = last ? last + conf->pace_interval : now;
-		if (slot < last)
-			return false; /* beyond the end of time */
-		if (slot <= now)
-			slot = now;
-		else if (slot - now > max_wait)
+		slot = next_slot(conf, st, last, now, mine);
+		if (slot - now > max_wait)
 			return false;
 		if (__sync_val_compare_and_swap(&st->paced, last, slot) == last) {
 			if (slot > now)
@@ -45,10 +61,8 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 /* Whether the next slot lies further ahead than an arrival may wait. */
 static __always_inline bool pace_is_far(struct target_conf *conf, struct target_state *st, __u64 now)
 {
-	__u64 last = st->paced;
-
-	return conf->pace_interval && last && last + conf->pace_interval > now &&
-	       last + conf->pace_interval - now > conf->pace_max_wait;
+	return conf->pace_interval &&
+	       next_slot(conf, st, st->paced, now, 0) - now > conf->pace_max_wait;
 }
 
 #endif

@@ -67,6 +67,25 @@ static __always_inline bool try_take_slot(struct target_state *st, __u32 tick, _
 	return false;
 }
 
+/* The same for one that has a place among those that wait, and gives it up for the slot. */
+static __always_inline bool try_turn(struct target_state *st, __u32 tick, __u32 limit, bool first)
+{
+	__u64 was;
+	int i;
+
+#pragma clang loop unroll(disable)
+	for (i = 0; i < TRIES; i++) {
+		was = st->units;
+		if (in_flight(was) >= limit || (first && waiting(was) > 1))
+			return false;
+		if (__sync_val_compare_and_swap(&st->units, was, was + 1 - ONE_WAITING) == was) {
+			note_peak(st, tick, in_flight(was) + 1);
+			return true;
+		}
+	}
+	return false;
+}
+
 static __always_inline void wake(__u32 target)
 {
 	struct wake w = { .target = target, .kind = WAKE_SLOT, .at = bpf_ktime_get_ns() };

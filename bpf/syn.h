@@ -26,11 +26,11 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 
 	/*
 	 * It passed a device, is sent again, or is the ACK that answers a SYN
-	 * cookie? Then it has its slot. Where there are enough it does not matter
-	 * if that is noticed only in reserve(); at the last one it would keep
-	 * another out.
+	 * cookie? Then it has its slot. Where there are enough, and no pace, it
+	 * does not matter if that is noticed only in reserve(); at the last one
+	 * it would keep another out.
 	 */
-	if (st->pending && (conf->flags & TARGET_INGRESS ||
+	if (st->pending && (conf->flags & TARGET_INGRESS || conf->pace_interval ||
 			    in_flight(st->units) + 1 >= limit_now(conf, st))) {
 		if (bpf_map_lookup_elem(&pendings, key))
 			return true;
@@ -97,6 +97,25 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 		COUNT(target, held);
 	}
 	return v;
+}
+
+/* The kernel has answered a SYN and keeps the handshake: the reservation may wait for its end. */
+static __always_inline void syn_answered(struct bpf_sock_ops *ctx)
+{
+	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
+	struct pending_key key = {};
+	struct target_state *st;
+	struct pending *p;
+
+	if (!id)
+		return;
+	st = state_of(*id);
+	if (!st || !st->pending)
+		return;
+	sockops_key(ctx, *id, &key);
+	p = bpf_map_lookup_elem(&pendings, &key);
+	if (p)
+		p->expires = bpf_ktime_get_coarse_ns() + RESERVATION_TTL;
 }
 
 /*
