@@ -166,12 +166,12 @@ static __always_inline bool sweep(__u64 now)
 	return true;
 }
 
-/* Notes a slot that is taken already under its tuple. isn: see struct pending. */
+/* Notes a slot that is taken already under its tuple, for ttl. isn: see struct pending. */
 static __always_inline void reserve(struct target_conf *conf, struct target_state *st,
-				    struct pending_key *key, __u64 now, __u32 isn)
+				    struct pending_key *key, __u64 now, __u64 ttl, __u32 isn)
 {
 	struct pending p = {
-		.expires = now + PROVISIONAL_TTL,
+		.expires = now + ttl,
 		.cohort = conf->cohort_epoch,
 		.isn = isn,
 	};

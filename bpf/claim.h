@@ -48,7 +48,8 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	now = bpf_ktime_get_ns();
 	done.until = now + RESERVATION_TTL;
 	bpf_map_update_elem(&claims, key, &done, BPF_ANY);
-	reserve(conf, st, key, now, done.isn);
+	/* If its packet is lost now, the client sends another in about a second. */
+	reserve(conf, st, key, now, RESERVATION_TTL, done.isn);
 	if (!drop_hold(key)) {
 		if (drop_pending(st, key))
 			release_slot(key->target, st);
@@ -63,7 +64,7 @@ static __always_inline int claim_idle(struct __sk_buff *skb, struct target_conf 
 {
 	__u64 over = c->output + conf->idle;
 
-	if (c->answering != ANSWER_ANNOUNCED)
+	if (!c->answering)
 		return CLAIM_GONE;
 	if (bpf_ktime_get_ns() < over) {
 		skb->tstamp = over;

@@ -41,7 +41,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 		/* Nobody was there to hold it. */
 		COUNT(target, bypassed);
 		take_slot(st, conf->tick, -ONE_WAITING);
-		reserve(conf, st, key, now, 0);
+		reserve(conf, st, key, now, PROVISIONAL_TTL, 0);
 		return true;
 	}
 	v = admit(target, conf, st, now, 0, &release);
@@ -49,7 +49,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 		count_refusal(target, conf, st, v);
 		return false;
 	}
-	reserve(conf, st, key, now, 0);
+	reserve(conf, st, key, now, PROVISIONAL_TTL, 0);
 	return true;
 }
 
@@ -86,7 +86,7 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 
 	v = admit(target, conf, st, now, conf->max_waiting, &h.release);
 	if (v == ADMIT) {
-		reserve(conf, st, key, now, isn);
+		reserve(conf, st, key, now, PROVISIONAL_TTL, isn);
 	} else if (v == HOLD) {
 		h.expires = (h.release ? h.release : now) + conf->max_wait + RESERVATION_TTL;
 		if (bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST)) {

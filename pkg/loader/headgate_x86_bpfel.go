@@ -46,6 +46,7 @@ type headgateConn struct {
 	Request    uint32
 	ArrivedEnd uint32
 	Answering  uint32
+	Arrived    uint64
 	Release    uint64
 	Output     uint64
 }
@@ -133,6 +134,7 @@ type headgateTargetCounters struct {
 	RejectedPace uint64
 	HoldFull     uint64
 	Doubtful     uint64
+	Untold       uint64
 	Rested       uint64
 	Woken        uint64
 	Samples      [4]uint64
