@@ -3,6 +3,9 @@ package agent
 import (
 	"container/heap"
 	"log/slog"
+	"math"
+	"net/netip"
+	"sync"
 	"time"
 
 	"headgate/pkg/loader"
@@ -15,21 +18,26 @@ type ender struct {
 	claimer *loader.Claimer
 	idle    map[uint32]time.Duration // by target
 	log     *slog.Logger
-	news    chan loader.Wake
+	news    chan struct{} // holds one: there is something to look at
+	stop    chan struct{}
 	done    chan struct{}
+
+	mu    sync.Mutex
+	all   responses
+	known map[flow]bool // those in all: a connection is in it once
 }
 
-// enderBacklog is how many responses may begin while the ender is not
-// scheduled. Beyond, the reading of events waits, and what the programs cannot
-// tell then they tell with the next output.
-const enderBacklog = 4096
+// flow is a connection of a response.
+type flow struct{ client, server netip.AddrPort }
 
 func newEnder(g *loader.Gate, s *scopeState, log *slog.Logger) (*ender, error) {
 	e := &ender{
-		idle: make(map[uint32]time.Duration),
-		log:  log,
-		news: make(chan loader.Wake, enderBacklog),
-		done: make(chan struct{}),
+		idle:  make(map[uint32]time.Duration),
+		log:   log,
+		news:  make(chan struct{}, 1),
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
+		known: make(map[flow]bool),
 	}
 	for _, t := range s.targets {
 		if d := t.config.Rule.End.Idle; d > 0 {
@@ -44,10 +52,43 @@ func newEnder(g *loader.Gate, s *scopeState, log *slog.Logger) (*ender, error) {
 	return e, nil
 }
 
-func (e *ender) add(w loader.Wake) { e.news <- w }
+// add has the ender look at a response that has begun. It does not block.
+func (e *ender) add(w loader.Wake) {
+	e.push(response{Wake: w, due: w.At + e.idle[w.Target]})
+	select {
+	case e.news <- struct{}{}:
+	default:
+	}
+}
+
+// push plans to look at a response, unless that is planned for its connection
+// already: when it is looked at, the kernel says when to look again.
+func (e *ender) push(r response) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f := r.flow(); !e.known[f] {
+		e.known[f] = true
+		heap.Push(&e.all, r)
+	}
+}
+
+// pop returns the first response that is due at a time, or else when one is.
+func (e *ender) pop(now time.Duration) (r response, ok bool, next time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case len(e.all) == 0:
+		return response{}, false, math.MaxInt64
+	case e.all[0].due > now:
+		return response{}, false, e.all[0].due
+	}
+	r = heap.Pop(&e.all).(response)
+	delete(e.known, r.flow()) // what is told from here on is told of its next one
+	return r, true, 0
+}
 
 func (e *ender) close() error {
-	close(e.news)
+	close(e.stop)
 	<-e.done
 	return e.claimer.Close()
 }
@@ -56,40 +97,47 @@ func (e *ender) run() {
 	defer close(e.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var all responses
 	var trouble error
 	for {
 		select {
-		case w, ok := <-e.news:
-			if !ok {
-				return
-			}
-			heap.Push(&all, response{Wake: w, due: w.At + e.idle[w.Target]})
+		case <-e.stop:
+			return
+		case <-e.news:
 		case <-timer.C:
 		}
 		now, err := monotonic()
-		for err == nil && len(all) > 0 && all[0].due <= now {
-			r := heap.Pop(&all).(response)
-			r.due, err = e.claimer.Idle(r.Client, r.Server)
+		next := time.Duration(math.MaxInt64)
+		for err == nil {
+			r, ok, at := e.pop(now)
+			if !ok {
+				next = at
+				break
+			}
+			if r.due, err = e.claimer.Idle(r.Client, r.Server); err != nil {
+				r.due, next = now+enderRetry, now+enderRetry
+			}
 			if r.due > 0 {
-				heap.Push(&all, r)
+				e.push(r)
 			}
 		}
 		if err != nil && trouble == nil {
-			e.log.Error("the end of a response is not noticed", "error", err)
+			e.log.Error("the end of a response is noticed late", "error", err)
 		}
 		trouble = err
-		if len(all) > 0 {
-			timer.Reset(max(all[0].due-now, 0))
-		}
+		timer.Reset(max(next-now, 0))
 	}
 }
+
+// enderRetry is when what could not be asked is asked again.
+const enderRetry = 100 * time.Millisecond
 
 // response is one that goes on, and when to look at it.
 type response struct {
 	loader.Wake
 	due time.Duration
 }
+
+func (r response) flow() flow { return flow{r.Client, r.Server} }
 
 // responses is a heap of them, the one that is due first on top.
 type responses []response
