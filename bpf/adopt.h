@@ -35,13 +35,42 @@ static __always_inline void conn_convert(struct conn *c, struct target_conf *con
 /* What looked like session tickets was the response, if so long nothing else came. */
 #define DOUBT_TIME 1000000000ULL
 
-static __always_inline void conn_settle(struct conn *c)
-{
-	__u64 asked = c->asked;
+/* Every agent gives up who waited for max_wait; so late, there was none to do it. */
+#define GIVE_UP_TIME 1000000000ULL
 
-	if (c->per_request && c->request == REQUEST_BUSY && c->first && asked &&
-	    bpf_ktime_get_ns() - asked > DOUBT_TIME)
+static __always_inline bool held_in_vain(struct conn *c, struct target_conf *conf, __u64 now)
+{
+	__u64 since = c->arrived;
+
+	if (c->release > since && c->release != RELEASE_NEVER)
+		since = c->release;
+	return now > since + conf->max_wait + GIVE_UP_TIME;
+}
+
+/*
+ * What nobody else ends: the agent that was to do it is dead, or it was not
+ * told. A response that goes on is announced to the next agent by its next
+ * output; if none comes, a later call ends it.
+ */
+static __always_inline void conn_settle(struct conn *c, struct target_conf *conf)
+{
+	__u64 now = bpf_ktime_get_ns(), asked = c->asked;
+
+	if (!c->per_request)
+		return;
+	if (c->request == REQUEST_HELD && held_in_vain(c, conf, now)) {
 		request_finish(c);
+		c->arrived_end = c->in_end; /* sent again, it is a new one */
+		return;
+	}
+	if (c->request == REQUEST_BUSY && c->first && asked && now - asked > DOUBT_TIME)
+		request_finish(c);
+	if (!c->answering)
+		return;
+	if (now >= c->output + conf->idle)
+		request_finish(c);
+	else
+		c->answering = ANSWER_BEGUN;
 }
 
 static __always_inline void conn_adopt(struct tcp_sock *tp)
@@ -72,7 +101,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	}
 	if (c->opened) {
 		conn_convert(c, conf, st); /* known already */
-		conn_settle(c);
+		conn_settle(c, conf);
 		return;
 	}
 	if (bpf_setsockopt(tp, SOL_TCP, SETSOCKOPT_CB_FLAGS, &flags, sizeof(flags))) {

@@ -51,6 +51,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 		v = HOLD;
 	}
 	if (v == HOLD) {
+		c->arrived = now;
 		c->release = release;
 		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
 	}

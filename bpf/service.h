@@ -126,8 +126,13 @@ static __always_inline void request_outputs(struct __sk_buff *skb, struct conn *
 	if (c->answering != ANSWER_BEGUN || !key_of_output(skb, &w.key))
 		return;
 	w.key.target = c->target;
-	/* If there is no room, the next output tries again, or the next request ends it. */
-	if (!bpf_ringbuf_output(&wakes, &w, sizeof(w), 0))
+	/*
+	 * If there is no room, the next output tries again, the next request ends it,
+	 * or the agent looks through all connections later.
+	 */
+	if (bpf_ringbuf_output(&wakes, &w, sizeof(w), 0))
+		COUNT(c->target, untold);
+	else
 		c->answering = ANSWER_ANNOUNCED;
 }
 

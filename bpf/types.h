@@ -108,6 +108,7 @@ struct target_counters {
 	__u64 rejected_pace; /* their pace slot was too far off */
 	__u64 hold_full;    /* no room to hold one more */
 	__u64 doubtful;     /* requests that may have had their response: a sweep will tell */
+	__u64 untold;       /* responses whose begin the agent could not be told: the same */
 	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
 	__u64 samples[SIGNALS];
@@ -220,7 +221,8 @@ struct conn {
 	__u32 request;     /* enum request_state */
 	__u32 arrived_end; /* like in_end, before what is held */
 	__u32 answering;   /* with TARGET_IDLE: enum answering */
-	__u64 release;     /* pace slot of a held request, ns; 0: none */
+	__u64 arrived;     /* when a held request came, ns */
+	__u64 release;     /* its pace slot, ns; 0: none */
 	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
 };
 

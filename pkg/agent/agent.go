@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,6 +54,10 @@ type scopeState struct {
 	netns   *scope.Netns
 	targets map[uint16]*target
 	holding *holding // nil where nothing waits
+
+	// reviews are when to look through all connections for what nobody else
+	// ends, see [loader.Gate.Adopt].
+	reviews []time.Duration
 }
 
 // Start attaches everything that the configuration needs and begins to
@@ -140,6 +145,7 @@ func (a *Agent) attach() error {
 		if err := a.gate.Adopt(s.netns); err != nil {
 			return fmt.Errorf("scope %s: %w", s.scope, err)
 		}
+		s.reviewAfterStart(now)
 	}
 	// The status is right from the start, and no listener goes unnoticed that
 	// appears from here on.
@@ -271,9 +277,6 @@ func (a *Agent) readMeters() error {
 			t.waits.read(&waits)
 		}
 	}
-	if err := a.settleDoubts(); err != nil {
-		return err
-	}
 	for _, s := range a.scopes {
 		if s.holding != nil {
 			handover := s.holding.holder.Stats().HandOver
@@ -289,21 +292,55 @@ func (a *Agent) readMeters() error {
 	if err != nil {
 		return err
 	}
-	return a.watchAllListeners(now)
+	return errors.Join(a.settle(now), a.watchAllListeners(now))
 }
 
-// settleDoubts has requests end whose response looked like something else. That
-// shows a second later, so those are settled that were seen the time before.
-func (a *Agent) settleDoubts() error {
+// giveUpTime is how long after its time is over a request is given up that
+// waits in vain, see GIVE_UP_TIME in bpf/adopt.h; and as much for good measure.
+const giveUpTime = 2 * time.Second
+
+// reviewAfterStart plans to look for what a predecessor left: responses that
+// were announced to it, and requests whose packets it held.
+func (s *scopeState) reviewAfterStart(now time.Duration) {
+	var idle, wait time.Duration
+	for _, t := range s.targets {
+		if r := t.config.Rule; r.Unit == config.UnitRequest {
+			idle = max(idle, r.End.Idle)
+			wait = max(wait, r.Hold.MaxWait+giveUpTime)
+		}
+	}
+	if idle > 0 {
+		s.reviews = append(s.reviews, now+idle)
+	}
+	if wait > 0 {
+		s.reviews = append(s.reviews, now+wait)
+	}
+}
+
+// due says whether one of the reviews that are planned is.
+func (s *scopeState) due(now time.Duration) bool {
+	planned := len(s.reviews)
+	s.reviews = slices.DeleteFunc(s.reviews, func(at time.Duration) bool { return at <= now })
+	return len(s.reviews) < planned
+}
+
+// settle has requests end that nobody else ends: whose response looked like
+// something else, or was not told of. The former shows a second later, so those
+// are settled that were seen the time before; the latter once it is idle.
+func (a *Agent) settle(now time.Duration) error {
 	for _, s := range a.scopes {
-		doubts := false
+		look := s.due(now)
 		for _, t := range s.targets {
-			doubts = doubts || t.doubts
+			look = look || t.doubts
 			t.settled = t.settled || t.doubts
 			t.doubts = t.last.Doubtful != t.doubtful
 			t.doubtful = t.last.Doubtful
+			if t.last.Untold != t.untold {
+				t.untold = t.last.Untold
+				s.reviews = append(s.reviews, now+t.config.Rule.End.Idle)
+			}
 		}
-		if !doubts {
+		if !look {
 			continue
 		}
 		if err := a.gate.Adopt(s.netns); err != nil {

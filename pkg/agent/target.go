@@ -31,6 +31,7 @@ type target struct {
 	idle     int           // connections that are only kept open, at the last step
 	typical  time.Duration // service time, smoothed
 	doubtful uint64        // requests, when they were last settled
+	untold   uint64        // responses, the same
 	doubts   bool          // there were some since
 	settled  bool          // they were once
 	decision controller.Decision

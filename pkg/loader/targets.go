@@ -83,6 +83,7 @@ type Reading struct {
 	Held         uint64 // units that had to wait
 	Claimed      uint64 // of these, those that got a slot
 	Doubtful     uint64 // requests that may have had their response: [Gate.Adopt] tells, a second later
+	Untold       uint64 // responses whose begin was not told, see [Wakes]: the same, once they are idle
 	Bypassed     uint64 // of these, those that came in with no agent there
 	HoldFull     uint64 // not held for lack of room
 
@@ -320,6 +321,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.Claimed += c.Claimed
 		r.Bypassed += c.Bypassed
 		r.Doubtful += c.Doubtful
+		r.Untold += c.Untold
 		r.HoldFull += c.HoldFull
 		for s := range signals {
 			r.Samples[s] += c.Samples[s]
