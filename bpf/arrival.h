@@ -97,10 +97,12 @@ static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struc
 }
 
 /*
- * Whether this host only forwards the packet: a router, or a host of containers
- * that have addresses of their own. Where forwarding is off there is no such.
+ * Whether the packet is for this host, and not one that it forwards: as a router,
+ * or to containers that have addresses of their own. A host that forwards nothing
+ * may still carry packets over a bridge, to another link address; what is for
+ * the host comes by again on the bridge's own device.
  */
-static __always_inline bool is_forwarded(struct __sk_buff *skb, struct pending_key *key)
+static __always_inline bool is_local(struct __sk_buff *skb, struct pending_key *key)
 {
 	struct bpf_fib_lookup fib = {
 		.l4_protocol = IPPROTO_TCP,
@@ -120,8 +122,9 @@ static __always_inline bool is_forwarded(struct __sk_buff *skb, struct pending_k
 		__builtin_memcpy(fib.ipv6_dst, key->local, sizeof(key->local));
 	}
 	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
-	       found == BPF_FIB_LKUP_RET_FRAG_NEEDED;
+	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		return skb->pkt_type == PACKET_HOST;
+	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
 /* Most packets that can be on the way from their device to their socket; set by the loader. */
@@ -151,6 +154,9 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 	__u32 *target;
 	__u8 flags;
 
+	/* It comes by again on the VLAN's own device, if this host is in that. */
+	if (skb->vlan_present && skb->vlan_tci & VLAN_ID)
+		return TCX_NEXT;
 	if (!parse_arrival(skb, &s, &key, &flags))
 		return TCX_NEXT;
 	target = target_of(netns, key.local_port);
@@ -171,7 +177,7 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 		if (c && c->per_request)
 			v = request_arrives(skb, c, &s, true);
 	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		if (is_forwarded(skb, &key))
+		if (!is_local(skb, &key))
 			return TCX_NEXT;
 		v = syn_arrives(conf, st, &key, s.seq);
 		if (v >= REJECT_LIMIT && conf->flags & TARGET_DROP) {

@@ -9,6 +9,10 @@
 
 #include "maps.h"
 
+#define PACKET_HOST 0 /* pkt_type: sent to this device */
+
+#define VLAN_ID 0xfff /* of vlan_tci; 0 is none */
+
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 

@@ -57,11 +57,12 @@ type headgateHistogram struct {
 }
 
 type headgateHold struct {
-	_       structs.HostLayout
-	Expires uint64
-	Release uint64
-	Isn     uint32
-	Pad     uint32
+	_        structs.HostLayout
+	Expires  uint64
+	Release  uint64
+	Interval uint64
+	Isn      uint32
+	Pad      uint32
 }
 
 type headgatePending struct {
