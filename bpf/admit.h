@@ -124,13 +124,12 @@ static long sweep_hold(struct bpf_map *map, struct pending_key *key, struct hold
 static long forget_hold(struct bpf_map *map, struct pending_key *key, struct hold *h,
 			struct sweep_ctx *ctx)
 {
-	struct pending_key copy;
-	struct target_state *st;
+	struct pending_key copy = *key;
+	struct target_conf *conf = conf_of(copy.target);
+	struct target_state *st = state_of(copy.target);
 
-	if (h->release > ctx->now)
+	if (conf && conf->max_waiting && h->release > ctx->now && h->interval == conf->pace_interval)
 		return 0;
-	copy = *key;
-	st = state_of(copy.target);
 	if (st && drop_hold(&copy))
 		stop_waiting(copy.target, st);
 	return 0;

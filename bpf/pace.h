@@ -10,23 +10,28 @@
 #include "slots.h"
 
 /*
- * The next slot, at the time now or later. Slots that lie ahead belong to those
- * that wait for them. Where nobody does (mine: the caller's own places), they
- * were given out under another rule, or to clients that have given up, and the
- * next one is an interval away.
+ * Slots that lie ahead belong to those that wait for them. Where nobody does
+ * (mine: the caller's own places), they were given out under another rule, or
+ * to clients that have given up: the last one was used by now.
  */
-static __always_inline __u64 next_slot(struct target_conf *conf, struct target_state *st, __u64 last,
-				       __u64 now, __u32 mine)
+static __always_inline __u64 last_slot(struct target_state *st, __u64 now, __u32 mine)
+{
+	__u64 last = st->paced;
+
+	if (last > now && waiting(st->units) <= mine &&
+	    __sync_val_compare_and_swap(&st->paced, last, now) == last)
+		return now;
+	return last;
+}
+
+/* The slot after last, at the time now or later. */
+static __always_inline __u64 next_slot(struct target_conf *conf, __u64 last, __u64 now)
 {
 	__u64 slot = last ? last + conf->pace_interval : now;
 
 	if (slot < last)
 		return ~0ULL; /* beyond the end of time */
-	if (slot <= now)
-		return now;
-	if (slot - now > conf->pace_interval && waiting(st->units) <= mine)
-		return now + conf->pace_interval;
-	return slot;
+	return slot > now ? slot : now;
 }
 
 /*
@@ -45,8 +50,8 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 		return true;
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
-		last = st->paced;
-		slot = next_slot(conf, st, last, now, mine);
+		last = last_slot(st, now, mine);
+		slot = next_slot(conf, last, now);
 		if (slot - now > max_wait)
 			return false;
 		if (__sync_val_compare_and_swap(&st->paced, last, slot) == last) {
@@ -62,7 +67,7 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 static __always_inline bool pace_is_far(struct target_conf *conf, struct target_state *st, __u64 now)
 {
 	return conf->pace_interval &&
-	       next_slot(conf, st, st->paced, now, 0) - now > conf->pace_max_wait;
+	       next_slot(conf, st->paced, now) - now > conf->pace_max_wait;
 }
 
 #endif

@@ -62,7 +62,7 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 target = key->target;
-	struct hold *held, h = { .isn = isn };
+	struct hold *held, h = { .isn = isn, .interval = conf->pace_interval };
 	struct claimed *done;
 	struct pending *p;
 	enum verdict v;

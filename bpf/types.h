@@ -138,6 +138,7 @@ struct pending {
 struct hold {
 	__u64 expires; /* when nobody has come back for it, ns */
 	__u64 release; /* its pace slot, ns; 0: it waits for a free slot alone */
+	__u64 interval; /* of the pace that gave it, ns */
 	__u32 isn;     /* its sequence number */
 	__u32 pad;
 };

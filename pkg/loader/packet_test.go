@@ -170,29 +170,33 @@ func TestPacketNotUnderstood(t *testing.T) {
 	hopByHop[0] = 6
 	known := headgateConn{Counted: 1, InEnd: 100, OutEnd: 100}
 	for name, p := range map[string]packet{
-		"UDP":                    {protocol: 17, seq: 200, payload: "x"},
-		"UDP over IPv6":          {protocol: 17, six: true, seq: 200, payload: "x"},
-		"IPv6 extension header":  {protocol: 0, six: true, extension: hopByHop, seq: 200, payload: "x"},
-		"IPv6 fragment":          {protocol: 44, six: true, extension: hopByHop, seq: 200, payload: "x"},
-		"IPv6 authentication":    {protocol: 51, six: true, extension: make([]byte, 24), seq: 200, payload: "x"},
-		"no payload":             {protocol: 6, seq: 200},
-		"no payload, options":    {protocol: 6, seq: 200, tcpOptions: 10, ipOptions: 10},
-		"IPv6, no payload":       {protocol: 6, six: true, seq: 200},
+		"UDP":                    {protocol: 17, seq: 100, payload: "x"},
+		"UDP over IPv6":          {protocol: 17, six: true, seq: 100, payload: "x"},
+		"IPv6 extension header":  {protocol: 0, six: true, extension: hopByHop, seq: 100, payload: "x"},
+		"IPv6 fragment":          {protocol: 44, six: true, extension: hopByHop, seq: 100, payload: "x"},
+		"IPv6 authentication":    {protocol: 51, six: true, extension: make([]byte, 24), seq: 100, payload: "x"},
+		"no payload":             {protocol: 6, seq: 100},
+		"no payload, options":    {protocol: 6, seq: 100, tcpOptions: 10, ipOptions: 10},
+		"IPv6, no payload":       {protocol: 6, six: true, seq: 100},
 		"long ago":               segment(1<<32-60000, "xxxx"),
 		"keep-alive probe":       segment(99, "x"),
 		"already seen":           segment(50, strings.Repeat("x", 50)),
+		"beyond the window":      segment(100+65536, "x"),
 		"half the numbers ahead": segment(100+1<<31, "x"),
 	} {
 		if got := w.receive(known, p); got != known {
 			t.Errorf("%s, received: %+v", name, got)
 		}
-		if got := w.send(known, p); got != known {
+		if got := w.send(known, p); got != known && name != "beyond the window" {
 			t.Errorf("%s, sent: %+v", name, got)
 		}
 	}
+	if got := w.receive(known, segment(101, "x")); got != known {
+		t.Errorf("behind a gap, received: %+v", got)
+	}
 	// Cut off inside the headers.
 	for _, p := range []packet{
-		{protocol: 6, seq: 200}, {protocol: 6, seq: 200, ipOptions: 10, tcpOptions: 10}, {protocol: 6, six: true, seq: 200, tcpOptions: 10},
+		{protocol: 6, seq: 100}, {protocol: 6, seq: 100, ipOptions: 10, tcpOptions: 10}, {protocol: 6, six: true, seq: 100, tcpOptions: 10},
 	} {
 		whole := p.bytes()
 		for n := p.shortest(); n < len(whole); n++ {
