@@ -255,7 +255,17 @@ func (k *keeper) await(t *testing.T, n int) {
 	await(t, fmt.Sprintf("%d accepted", n), func() (any, bool) { return k.held(), k.held() == n })
 }
 
-func (k *keeper) closeAll() { k.close(k.held()) }
+// closeAll closes all connections, those too that come out of the accept queue
+// while it does.
+func (k *keeper) closeAll() {
+	for quiet := 0; quiet < 5; quiet++ {
+		if n := k.held(); n > 0 {
+			k.close(n)
+			quiet = 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
 
 // close closes so many of the connections.
 func (k *keeper) close(n int) {
