@@ -11,16 +11,22 @@
  * socket. HOLD: it has to be queued for the agent.
  */
 static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struct conn *c,
-						    struct segment *s, bool may_hold)
+						    __u32 target, struct segment *s,
+						    struct received *r, bool may_hold)
 {
-	struct target_conf *conf = conf_of(c->target);
-	struct target_state *st = state_of(c->target);
-	bool fresh = after(s->seq + s->len, c->arrived_end);
+	struct target_conf *conf;
+	struct target_state *st;
 	__u64 now, release;
 	enum verdict v;
+	bool fresh;
 
-	if (!conf || !st || !c->counted)
+	if (!c->counted) /* or its record is not complete yet */
 		return ADMIT;
+	conf = conf_of(target);
+	st = state_of(target);
+	if (!conf || !st)
+		return ADMIT;
+	fresh = goes_on(s, r, c->arrived_end);
 	now = clock_for(conf);
 	if (fresh)
 		c->arrived_end = s->seq + s->len;
@@ -44,9 +50,9 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 
 	c->cohort = conf->cohort_epoch;
 	/* The agent counts who waits, and refuses, for it alone can. */
-	v = may_hold ? admit(c->target, conf, st, now, ~0U, &release) : REJECT_LIMIT;
+	v = may_hold ? admit(target, conf, st, now, ~0U, &release) : REJECT_LIMIT;
 	if (v == REJECT_PACE && try_wait(st, ~0U)) {
-		COUNT(c->target, rejected_pace);
+		COUNT(target, rejected_pace);
 		release = RELEASE_NEVER;
 		v = HOLD;
 	}
@@ -56,7 +62,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
 	}
 	if (v != ADMIT)
-		take_slot_freely(c->target, conf, st, limit_now(conf, st));
+		take_slot_freely(target, conf, st, limit_now(conf, st));
 	request_begins(c, st, REQUEST_BUSY);
 	return ADMIT;
 }
@@ -64,8 +70,12 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 /* What is set in the mark of a packet that has to wait, for netfilter to see. */
 volatile const __u32 hold_mark = 0;
 
-/* The connection that a segment belongs to, if it is one that we count. */
-static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struct pending_key *key)
+/*
+ * The connection that a segment belongs to, if it is one that we count, and what
+ * it has received.
+ */
+static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struct pending_key *key,
+						    struct received *r)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk, *full;
@@ -89,7 +99,7 @@ static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struc
 	if (!sk)
 		return NULL;
 	full = bpf_sk_fullsock(sk);
-	if (full)
+	if (full && received_by(full, r))
 		c = bpf_sk_storage_get(&conns, full, 0, 0);
 	/* Its record lives on until this program has run, by RCU. */
 	bpf_sk_release(sk);
@@ -169,13 +179,14 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 		return TCX_NEXT;
 
 	if (conf->flags & TARGET_REQUEST) {
+		struct received r = {};
 		struct conn *c;
 
 		if (!s.len || !near_limit(conf, st))
 			return TCX_NEXT;
-		c = conn_of_segment(skb, &key);
+		c = conn_of_segment(skb, &key, &r);
 		if (c && c->per_request)
-			v = request_arrives(skb, c, &s, true);
+			v = request_arrives(skb, c, key.target, &s, &r, true);
 	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
 		if (!is_local(skb, &key))
 			return TCX_NEXT;

@@ -112,6 +112,7 @@ static __always_inline int claim(struct __sk_buff *skb, __u64 netns)
 	struct target_state *st;
 	struct target_conf *conf;
 	__u32 op = skb->mark;
+	struct received r = {};
 	struct segment s;
 	struct conn *c;
 	__u32 *target;
@@ -129,7 +130,7 @@ static __always_inline int claim(struct __sk_buff *skb, __u64 netns)
 		return CLAIM_GONE;
 	if (flags & TCP_SYN)
 		return claim_syn(skb, conf, st, &key, op);
-	c = conn_of_segment(skb, &key);
+	c = conn_of_segment(skb, &key, &r);
 	if (!c || !c->per_request)
 		return CLAIM_GONE;
 	return claim_request(skb, conf, st, c, op);

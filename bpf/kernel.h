@@ -58,7 +58,9 @@ struct socket {
 } CORE;
 
 struct tcp_sock {
-	__u32 rcv_nxt;
+	__u32 rcv_nxt; /* the next that is missing */
+	__u32 rcv_wup; /* the same, when the window was last announced */
+	__u32 rcv_wnd; /* how much that was */
 	__u32 snd_nxt;
 	__u8 bpf_sock_ops_cb_flags;
 } CORE;

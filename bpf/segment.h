@@ -63,6 +63,36 @@ static __always_inline bool after(__u32 a, __u32 b)
 	return (__s32)(a - b) > 0;
 }
 
+/* What TCP has of the client's bytes, and how many it takes. */
+struct received {
+	__u32 next; /* sequence number of the next that is missing */
+	__u32 most; /* behind the window */
+};
+
+static __always_inline bool received_by(struct bpf_sock *sk, struct received *r)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	if (!tp)
+		return false;
+	r->next = tp->rcv_nxt;
+	r->most = tp->rcv_wup + tp->rcv_wnd;
+	return true;
+}
+
+/*
+ * Whether a segment goes on where the last one ended, as known (end) or as TCP
+ * has it. Programs see a segment before TCP has judged it: one that leaves a gap
+ * or is beyond the window says nothing of where the client is, and must not make
+ * all that follow look like repetitions.
+ */
+static __always_inline bool goes_on(struct segment *s, struct received *r, __u32 end)
+{
+	if (after(r->next, end))
+		end = r->next;
+	return !after(s->seq, end) && after(s->seq + s->len, end) && after(r->most, s->seq);
+}
+
 struct ipv4 {
 	__u8 version_ihl, tos;
 	__be16 length, id, offset;

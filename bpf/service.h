@@ -37,30 +37,29 @@ static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment 
 	return true;
 }
 
-static __always_inline struct conn *conn_of_packet(struct __sk_buff *skb)
+static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
 
-	if (!sk)
-		return NULL;
-	sk = bpf_sk_fullsock(sk);
-	if (!sk)
-		return NULL;
+	return sk ? bpf_sk_fullsock(sk) : NULL;
+}
+
+static __always_inline struct conn *conn_of(struct bpf_sock *sk)
+{
 	return bpf_sk_storage_get(&conns, sk, 0, 0);
 }
 
-static __always_inline void packet_in(struct __sk_buff *skb)
+static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, struct received *r)
 {
-	struct conn *c = conn_of_packet(skb);
 	struct segment s;
 	__u64 now;
 
-	if (!c || !parse_segment(skb, &s) || !s.len || !after(s.seq + s.len, c->in_end))
+	if (!parse_segment(skb, &s) || !s.len || !goes_on(&s, r, c->in_end))
 		return;
 	c->in_end = s.seq + s.len;
 	if (c->per_request) {
 		if (c->request == REQUEST_HELD || after(c->in_end, c->arrived_end))
-			request_arrives(skb, c, &s, false);
+			request_arrives(skb, c, c->target, &s, r, false);
 		if (c->request == REQUEST_NONE)
 			return;
 	} else if (!is_request(skb, c, &s)) {
@@ -71,6 +70,16 @@ static __always_inline void packet_in(struct __sk_buff *skb)
 	conn_wake(c);
 	if (c->cohort && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_join(c, now);
+}
+
+static __always_inline void packet_in(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = socket_of(skb);
+	struct conn *c = sk ? conn_of(sk) : NULL;
+	struct received r;
+
+	if (c && received_by(sk, &r))
+		segment_in(skb, c, &r);
 }
 
 /*
@@ -157,7 +166,8 @@ static __always_inline void output(struct __sk_buff *skb, struct conn *c, struct
 
 static __always_inline void packet_out(struct __sk_buff *skb)
 {
-	struct conn *c = conn_of_packet(skb);
+	struct bpf_sock *sk = socket_of(skb);
+	struct conn *c = sk ? conn_of(sk) : NULL;
 	struct segment s;
 
 	if (!c || !parse_segment(skb, &s) || !s.len || !after(s.seq + s.len, c->out_end))

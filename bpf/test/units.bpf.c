@@ -45,10 +45,26 @@ static __always_inline int with_conn(struct __sk_buff *skb, void (*f)(struct __s
 	return 1;
 }
 
+#define TEST_WINDOW 65536
+
+/* The socket is none of TCP: as if it had received all that is known of. */
+static __always_inline void test_segment_in(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = socket_of(skb);
+	struct conn *c = sk ? conn_of(sk) : NULL;
+	struct received r;
+
+	if (!c)
+		return;
+	r.next = c->in_end;
+	r.most = c->in_end + TEST_WINDOW;
+	segment_in(skb, c, &r);
+}
+
 SEC("cgroup_skb/ingress")
 int test_packet_in(struct __sk_buff *skb)
 {
-	return with_conn(skb, packet_in);
+	return with_conn(skb, test_segment_in);
 }
 
 SEC("cgroup_skb/egress")
