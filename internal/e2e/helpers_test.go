@@ -87,6 +87,11 @@ func target(a *agent.Agent) status.Target { return a.Status().Targets[0] }
 // look has seen last when that takes longer than patience.
 func await(t *testing.T, what string, look func() (seen any, ok bool)) {
 	t.Helper()
+	awaitFor(t, patience, what, look)
+}
+
+func awaitFor(t *testing.T, patience time.Duration, what string, look func() (seen any, ok bool)) {
+	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		seen, ok := look()
 		if ok {

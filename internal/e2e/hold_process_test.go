@@ -75,13 +75,22 @@ func testPacedEnd(t *testing.T, program string, end syscall.Signal) {
 		t.Errorf("that took %v, at a lease of %v", took, lease)
 	}
 	k.await(t, clients)
-	if end != syscall.SIGTERM { // which leaves nothing that could count
-		awaitUnits(t, clients, 0)
-	}
-	c.close()
-	k.closeAll()
-	if end != syscall.SIGTERM {
-		awaitUnits(t, 0, 0)
+	if end == syscall.SIGTERM { // which leaves nothing that could count
+		c.close()
+		k.closeAll()
+	} else {
+		awaitFor(t, patience, "all in flight", func() (any, bool) {
+			n, waiting := kernelUnits(t)
+			return [2]int{n, waiting}, n == clients
+		})
+		c.close()
+		k.closeAll()
+		// A SYN sent again that arrives after its handshake has a place, and
+		// nobody to give it up, until a while after its pace slot.
+		awaitFor(t, 3*patience, "nobody in flight or waiting", func() (any, bool) {
+			n, waiting := kernelUnits(t)
+			return [2]int{n, waiting}, n == 0 && waiting == 0
+		})
 	}
 }
 
