@@ -17,6 +17,12 @@ static __always_inline bool claim_slot(struct target_conf *conf, struct target_s
 	return true;
 }
 
+/* Whether a SYN that does not wait has its slot, or needs none. */
+static __always_inline bool syn_is_in(struct target_conf *conf, struct pending_key *key)
+{
+	return bpf_map_lookup_elem(&pendings, key) || !in_force(conf, bpf_ktime_get_ns());
+}
+
 static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *conf, struct target_state *st,
 				     struct pending_key *key, __u32 op)
 {
@@ -25,7 +31,7 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	__u64 now;
 
 	if (!h)
-		return CLAIM_GONE;
+		return op == CLAIM_WHEN && syn_is_in(conf, key) ? CLAIM_IN : CLAIM_GONE;
 	done.isn = h->isn;
 	switch (op) {
 	case CLAIM_WHEN:

@@ -127,7 +127,7 @@ static __always_inline bool key_of_output(struct __sk_buff *skb, struct pending_
 }
 
 /* More of a response that ends when it is idle. The agent is told of its begin. */
-static __always_inline void request_outputs(struct __sk_buff *skb, struct conn *c)
+static __always_inline void request_outputs(struct __sk_buff *skb, struct bpf_sock *sk, struct conn *c)
 {
 	struct wake w = { .target = c->target, .kind = WAKE_IDLE, .at = bpf_ktime_get_ns() };
 
@@ -135,6 +135,7 @@ static __always_inline void request_outputs(struct __sk_buff *skb, struct conn *
 	if (c->answering != ANSWER_BEGUN || !key_of_output(skb, &w.key))
 		return;
 	w.key.target = c->target;
+	w.device = sk->bound_dev_if;
 	/*
 	 * If there is no room, the next output tries again, the next request ends it,
 	 * or the agent looks through all connections later.
@@ -175,7 +176,7 @@ static __always_inline void packet_out(struct __sk_buff *skb)
 	c->out_end = s.seq + s.len;
 	output(skb, c, &s);
 	if (c->answering)
-		request_outputs(skb, c);
+		request_outputs(skb, sk, c);
 }
 
 #endif

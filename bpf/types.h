@@ -161,6 +161,8 @@ struct wake {
 	__u32 kind;
 	__u64 at; /* ns */
 	struct pending_key key; /* of WAKE_IDLE: the connection */
+	__u32 device; /* the same: what its socket is bound to, by interface index; or 0 */
+	__u32 pad;
 };
 
 enum conn_flags {
@@ -184,6 +186,7 @@ enum claim_result {
 	CLAIM_GONE, /* it does not wait, or no longer */
 	CLAIM_FULL,
 	CLAIM_OK,
+	CLAIM_IN,   /* it does not wait, for it has a slot or needs none */
 };
 
 /* It is held only for the agent to refuse it: its pace slot is too far off. */

@@ -28,7 +28,10 @@ type ender struct {
 }
 
 // flow is a connection of a response.
-type flow struct{ client, server netip.AddrPort }
+type flow struct {
+	client, server netip.AddrPort
+	device         uint32
+}
 
 func newEnder(g *loader.Gate, s *scopeState, log *slog.Logger) (*ender, error) {
 	e := &ender{
@@ -113,7 +116,7 @@ func (e *ender) run() {
 				next = at
 				break
 			}
-			if r.due, err = e.claimer.Idle(r.Client, r.Server); err != nil {
+			if r.due, err = e.claimer.Idle(loader.Unit{Client: r.Client, Server: r.Server, Device: r.Device}); err != nil {
 				r.due, next = now+enderRetry, now+enderRetry
 			}
 			if r.due > 0 {
@@ -137,7 +140,7 @@ type response struct {
 	due time.Duration
 }
 
-func (r response) flow() flow { return flow{r.Client, r.Server} }
+func (r response) flow() flow { return flow{r.Client, r.Server, r.Device} }
 
 // responses is a heap of them, the one that is due first on top.
 type responses []response

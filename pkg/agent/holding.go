@@ -216,13 +216,20 @@ func (t *target) policy() pace.Policy {
 // waitingRoom is the kernel's count of those that wait, as the holder asks it.
 type waitingRoom struct{ *loader.Claimer }
 
-func (w waitingRoom) Held(f pace.Flow) (pace.Hold, bool, error) {
-	release, held, err := w.When(f.Client, f.Server, f.SYN)
-	return pace.Hold{Release: release, Refused: release == loader.Never}, held, err
+func (w waitingRoom) Held(f pace.Flow, device uint32) (pace.Hold, pace.Standing, error) {
+	release, is, err := w.When(unit(f, device))
+	standing := pace.Unknown
+	switch is {
+	case loader.Done:
+		standing = pace.Waits
+	case loader.In:
+		standing = pace.HasSlot
+	}
+	return pace.Hold{Release: release, Refused: release == loader.Never}, standing, err
 }
 
-func (w waitingRoom) Claim(f pace.Flow) (pace.Outcome, error) {
-	answer, err := w.Claimer.Claim(f.Client, f.Server, f.SYN)
+func (w waitingRoom) Claim(f pace.Flow, device uint32) (pace.Outcome, error) {
+	answer, err := w.Claimer.Claim(unit(f, device))
 	switch answer {
 	case loader.Full:
 		return pace.Full, err
@@ -232,12 +239,16 @@ func (w waitingRoom) Claim(f pace.Flow) (pace.Outcome, error) {
 	return pace.Gone, err
 }
 
-func (w waitingRoom) Delivered(f pace.Flow) error {
-	return w.Claimer.Delivered(f.Client, f.Server, f.SYN)
+func (w waitingRoom) Delivered(f pace.Flow, device uint32) error {
+	return w.Claimer.Delivered(unit(f, device))
 }
 
-func (w waitingRoom) GiveUp(f pace.Flow) error {
-	return w.Claimer.GiveUp(f.Client, f.Server, f.SYN)
+func (w waitingRoom) GiveUp(f pace.Flow, device uint32) error {
+	return w.Claimer.GiveUp(unit(f, device))
+}
+
+func unit(f pace.Flow, device uint32) loader.Unit {
+	return loader.Unit{Client: f.Client, Server: f.Server, SYN: f.SYN, Device: device}
 }
 
 // listen passes on what the programs tell, until w is closed.

@@ -41,6 +41,7 @@ const (
 	Gone Claim = iota // it does not wait, or no longer
 	Full              // there is no slot for it
 	Done
+	In // it does not wait, for it has a slot or needs none
 )
 
 // The questions, in the order of the kernel's.
@@ -98,36 +99,48 @@ func (c *Claimer) Close() error {
 // far off.
 const Never = time.Duration(math.MaxInt64)
 
-// When says whether a unit waits, and when its pace slot is, on
-// CLOCK_MONOTONIC; 0 when it waits for a free slot alone, or [Never].
-func (c *Claimer) When(client, server netip.AddrPort, syn bool) (release time.Duration, held bool, err error) {
-	answer, release, err := c.ask(claimWhen, client, server, syn)
-	return release, answer == Done, err
+// Unit is what is asked about: a SYN, or a request on a connection.
+type Unit struct {
+	Client, Server netip.AddrPort
+	SYN            bool
+
+	// Device is what its packets come in by, by interface index, or what its
+	// socket is bound to; 0: not known. A socket that is bound to a device is
+	// found only with it, and so is every IPv6 one of a link-local client.
+	Device uint32
+}
+
+// When says what a unit does: wait ([Done]), and when its pace slot is, on
+// CLOCK_MONOTONIC; 0 when it waits for a free slot alone, or [Never]. Or it does
+// not wait: [Gone], and for a SYN that has its slot, [In].
+func (c *Claimer) When(u Unit) (release time.Duration, is Claim, err error) {
+	is, release, err = c.ask(claimWhen, u)
+	return release, is, err
 }
 
 // Claim gives a unit that waits a slot, if there is one.
-func (c *Claimer) Claim(client, server netip.AddrPort, syn bool) (Claim, error) {
-	answer, _, err := c.ask(claimSlot, client, server, syn)
+func (c *Claimer) Claim(u Unit) (Claim, error) {
+	answer, _, err := c.ask(claimSlot, u)
 	return answer, err
 }
 
 // Delivered says that all packets of a claimed unit are on their way: what its
 // client sends from now on need not be queued behind them.
-func (c *Claimer) Delivered(client, server netip.AddrPort, syn bool) error {
-	_, _, err := c.ask(claimDelivered, client, server, syn)
+func (c *Claimer) Delivered(u Unit) error {
+	_, _, err := c.ask(claimDelivered, u)
 	return err
 }
 
 // GiveUp says that a unit waits no longer.
-func (c *Claimer) GiveUp(client, server netip.AddrPort, syn bool) error {
-	_, _, err := c.ask(claimGiveUp, client, server, syn)
+func (c *Claimer) GiveUp(u Unit) error {
+	_, _, err := c.ask(claimGiveUp, u)
 	return err
 }
 
 // Idle ends a request whose response is over. Otherwise it says when to look
 // again, on CLOCK_MONOTONIC; 0 when there is no such request any more.
-func (c *Claimer) Idle(client, server netip.AddrPort) (again time.Duration, err error) {
-	answer, at, err := c.ask(claimIdle, client, server, false)
+func (c *Claimer) Idle(u Unit) (again time.Duration, err error) {
+	answer, at, err := c.ask(claimIdle, u)
 	if answer != Full {
 		at = 0
 	}
@@ -138,17 +151,23 @@ func (c *Claimer) Idle(client, server netip.AddrPort) (again time.Duration, err 
 type skBuff struct {
 	_      [2]uint32
 	Mark   uint32
-	_      [35]uint32
+	_      [7]uint32
+	Device uint32
+	_      [27]uint32
 	Tstamp uint64
 	_      [8]uint32
 }
 
-func (c *Claimer) ask(op uint32, client, server netip.AddrPort, syn bool) (Claim, time.Duration, error) {
-	in, out := skBuff{Mark: op}, skBuff{}
+func (c *Claimer) ask(op uint32, u Unit) (Claim, time.Duration, error) {
+	in, out := skBuff{Mark: op, Device: u.Device}, skBuff{}
 	run := func() (uint32, error) {
-		return c.prog.Run(&ebpf.RunOptions{Data: c.packet(client, server, syn), Context: in, ContextOut: &out})
+		return c.prog.Run(&ebpf.RunOptions{Data: c.packet(u.Client, u.Server, u.SYN), Context: in, ContextOut: &out})
 	}
 	answer, err := c.inside(run)
+	if errors.Is(err, unix.ENODEV) { // it is gone; what is not bound to it is not
+		in.Device = 0
+		answer, err = c.inside(run)
+	}
 	if err != nil {
 		return Gone, 0, fmt.Errorf("claim a slot: %w", err)
 	}
@@ -215,6 +234,7 @@ type Wake struct {
 	Target         uint32
 	At             time.Duration // CLOCK_MONOTONIC
 	Client, Server netip.AddrPort
+	Device         uint32 // what its socket is bound to; 0: nothing
 }
 
 // NewWakes begins to listen. There is one listener at a time.
@@ -229,7 +249,7 @@ func (g *Gate) NewWakes() (*Wakes, error) {
 // The layout of struct wake and the kinds of it, see bpf/types.h.
 const (
 	wakeSlotLen = 16
-	wakeIdleLen = 16 + 40
+	wakeIdleLen = 16 + 40 + 8
 	wakeIdle    = 1
 )
 
@@ -251,6 +271,7 @@ func (w *Wakes) Next() (Wake, error) {
 		key := b[16:]
 		wake.Client = netip.AddrPortFrom(netip.AddrFrom16([16]byte(key[:16])).Unmap(), binary.BigEndian.Uint16(key[36:]))
 		wake.Server = netip.AddrPortFrom(netip.AddrFrom16([16]byte(key[16:32])).Unmap(), binary.NativeEndian.Uint16(key[38:]))
+		wake.Device = binary.NativeEndian.Uint32(key[40:])
 	}
 	return wake, nil
 }

@@ -16,21 +16,34 @@ import (
 	"headgate/pkg/scope"
 )
 
-// Gate is where slots are counted: the kernel's maps.
+// Gate is where slots are counted: the kernel's maps. device is the interface
+// index that the flow's newest packet came in by.
 type Gate interface {
-	// Held returns what a flow waits for, and not ok when it does not.
-	Held(f Flow) (h Hold, ok bool, err error)
+	// Held returns how a flow stands and, if it waits, what for.
+	Held(f Flow, device uint32) (Hold, Standing, error)
 
 	// Claim takes a slot for a flow that waits.
-	Claim(f Flow) (Outcome, error)
+	Claim(f Flow, device uint32) (Outcome, error)
 
 	// Delivered says that a claimed flow has got its packets: those that come
 	// now need not queue behind them any more.
-	Delivered(f Flow) error
+	Delivered(f Flow, device uint32) error
 
 	// GiveUp says that a flow waits no longer, if it does.
-	GiveUp(f Flow) error
+	GiveUp(f Flow, device uint32) error
 }
+
+// Standing is how the gate knows a flow.
+type Standing uint8
+
+const (
+	// Unknown: it does not wait. A SYN has no slot either.
+	Unknown Standing = iota
+	// Waits: it waits.
+	Waits
+	// HasSlot: a SYN that has a slot, or needs none.
+	HasSlot
+)
 
 const (
 	// copied is how much of a packet is looked at: all headers that can matter.
@@ -90,6 +103,7 @@ type Holder struct {
 type HolderStats struct {
 	Packets uint64 // read from the queue
 	Passed  uint64 // of these, not held: no such target, or let in meanwhile
+	Stale   uint64 // of these, dropped: SYNs that nobody waits for any more
 	Lost    uint64 // verdicts on packets that the kernel had dropped meanwhile
 	Resets  uint64 // clients that were shown that they are not let in
 	Errors  uint64 // calls that failed
@@ -294,11 +308,17 @@ func (h *Holder) receive(a nfqueue.Attribute) int {
 	}
 	now := monotonic()
 	if !h.queue.Join(now, f, p) {
-		hold, held, err := h.gate.Held(f)
+		hold, is, err := h.gate.Held(f, p.Device)
 		h.note("ask the gate for a flow", err)
-		if held && err == nil {
+		switch {
+		case is == Waits && err == nil:
 			h.queue.Arrive(now, f, hold, p)
-		} else {
+		case is == Unknown && err == nil && f.SYN:
+			// It has waited here for so long that the programs gave it up. Its
+			// client sends another, which has its turn.
+			h.stats.Stale++
+			h.verdict(p, nfqueue.NfDrop)
+		default:
 			h.stats.Passed++
 			h.queue.Pass(now, f, p)
 		}
@@ -365,9 +385,9 @@ func (h *Holder) act() {
 		case Claim:
 			h.claim(a)
 		case Deliver:
-			h.note("end a delivery", h.gate.Delivered(a.Flow))
+			h.note("end a delivery", h.gate.Delivered(a.Flow, a.Device))
 		case GiveUp:
-			h.note("give up a flow", h.gate.GiveUp(a.Flow))
+			h.note("give up a flow", h.gate.GiveUp(a.Flow, a.Device))
 		case Reset:
 			h.stats.Resets++
 			h.note("refuse a client", h.refuser.refuse(a.Flow, a.Packet))
@@ -380,7 +400,7 @@ func (h *Holder) act() {
 
 // claim asks for a slot. Where nobody can tell the gate is open.
 func (h *Holder) claim(a Action) {
-	o, err := h.gate.Claim(a.Flow)
+	o, err := h.gate.Claim(a.Flow, a.Device)
 	h.note("claim a slot", err)
 	if err != nil {
 		o = Claimed

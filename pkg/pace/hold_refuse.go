@@ -65,7 +65,7 @@ func (r *refuser) refuse(f Flow, p Packet) error {
 	if f.SYN {
 		return r.reset(f, p)
 	}
-	return r.destroy(f)
+	return r.destroy(f, p.Device)
 }
 
 func (r *refuser) reset(f Flow, syn Packet) (err error) {
@@ -91,10 +91,10 @@ func (r *refuser) reset(f Flow, syn Packet) (err error) {
 
 // destroy closes the server's end of a connection, which resets the client's.
 // It is no error when there is none any more.
-func (r *refuser) destroy(f Flow) error {
+func (r *refuser) destroy(f Flow, device uint32) error {
 	req := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: r.diag}
-	req.AddData(destroyRequest(f))
+	req.AddData(destroyRequest{f, device})
 	_, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("destroy the connection of %v: %w", f.Client, err)
@@ -104,7 +104,10 @@ func (r *refuser) destroy(f Flow) error {
 
 // destroyRequest is struct inet_diag_req_v2 for one connection. An IPv4
 // connection of a dual-stack listener is found as IPv4.
-type destroyRequest Flow
+type destroyRequest struct {
+	Flow
+	device uint32 // a socket that is bound to one is found only with it
+}
 
 func (destroyRequest) Len() int { return 56 }
 
@@ -120,6 +123,7 @@ func (d destroyRequest) Serialize() []byte {
 	binary.BigEndian.PutUint16(b[10:], d.Client.Port())
 	copy(b[12:28], d.Server.Addr().AsSlice())
 	copy(b[28:44], d.Client.Addr().AsSlice())
+	binary.NativeEndian.PutUint32(b[44:], d.device)
 	// Any cookie.
 	binary.NativeEndian.PutUint64(b[48:], ^uint64(0))
 	return b

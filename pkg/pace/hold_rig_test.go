@@ -40,18 +40,22 @@ type fakeGate struct {
 	inside   map[Flow]bool
 	order    []Flow
 	gaveUp   int
-	said     int // calls of Delivered
+	said     int  // calls of Delivered
+	forgets  bool // knows nobody who is not inside
 }
 
 func newFakeGate(limit int) *fakeGate {
 	return &fakeGate{limit: limit, waiting: make(map[Flow]Hold), inside: make(map[Flow]bool)}
 }
 
-func (g *fakeGate) Held(f Flow) (Hold, bool, error) {
+func (g *fakeGate) Held(f Flow, _ uint32) (Hold, Standing, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.inside[f] {
-		return Hold{}, false, nil
+		return Hold{}, HasSlot, nil
+	}
+	if g.forgets {
+		return Hold{}, Unknown, nil
 	}
 	h, ok := g.waiting[f]
 	if !ok {
@@ -61,10 +65,10 @@ func (g *fakeGate) Held(f Flow) (Hold, bool, error) {
 		}
 		g.waiting[f] = h
 	}
-	return h, true, nil
+	return h, Waits, nil
 }
 
-func (g *fakeGate) Claim(f Flow) (Outcome, error) {
+func (g *fakeGate) Claim(f Flow, _ uint32) (Outcome, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch _, ok := g.waiting[f]; {
@@ -79,14 +83,14 @@ func (g *fakeGate) Claim(f Flow) (Outcome, error) {
 	return Claimed, nil
 }
 
-func (g *fakeGate) Delivered(Flow) error {
+func (g *fakeGate) Delivered(Flow, uint32) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.said++
 	return nil
 }
 
-func (g *fakeGate) GiveUp(f Flow) error {
+func (g *fakeGate) GiveUp(f Flow, _ uint32) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.waiting, f)

@@ -435,6 +435,26 @@ func TestMarkIsCleared(t *testing.T) {
 	}
 }
 
+// A SYN that nobody waits for any more, as after the agent was stopped for a
+// while, does not slip in: its client sends another, which has its turn.
+func TestStaleSYNIsDropped(t *testing.T) {
+	gate := newFakeGate(1)
+	gate.forgets = true
+	r := newRig(t, markSYNs, gate, Policy{})
+	accepted := r.listen("tcp4", nil)
+	results := r.dial(paths["IPv4"], 1, 20*time.Second)
+	r.await("the first is dropped", func() bool { return r.holder.Stats().Stale == 1 })
+	if n := len(accepted()); n != 0 {
+		t.Fatalf("%d came in", n)
+	}
+	gate.mu.Lock()
+	gate.forgets = false
+	gate.mu.Unlock()
+	if d := results()[0]; d.err != nil || d.took < 900*time.Millisecond {
+		t.Errorf("after %v: %v; want it in with its second SYN", d.took, d.err)
+	}
+}
+
 // What is no flow of a target is let go, whatever it is.
 func TestNotHeld(t *testing.T) {
 	gate := newFakeGate(0)

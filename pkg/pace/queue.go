@@ -81,6 +81,7 @@ type Action struct {
 	Act     Act
 	Flow    Flow
 	Packet  Packet        // of Accept and Drop; of Reset the newest one of the flow
+	Device  uint32        // of the others: that the flow's newest packet came in by
 	Arrived time.Duration // of Claim
 	Release time.Duration // of Claim
 }
@@ -115,6 +116,10 @@ const (
 	maxPackets = 64
 	maxBytes   = 256 << 10
 
+	// mostBytes is what all flows may have beside the first packet of each, which
+	// is bounded by their number.
+	mostBytes = 64 << 20
+
 	never = time.Duration(math.MaxInt64)
 )
 
@@ -127,7 +132,7 @@ type QueueCounts struct {
 	Gone       uint64 // flows whose client had given up when it was their turn
 	Silent     uint64 // SYNs that were not sent again when they should have been
 	Replaced   uint64 // packets dropped because the same data came again
-	Excess     uint64 // packets dropped because their flow had too many
+	Excess     uint64 // packets dropped because their flow, or all together, had too many
 }
 
 // Queue is the order in which held flows have their turn. It does no more than
@@ -140,6 +145,7 @@ type Queue struct {
 	timers  timers
 	actions []Action
 	next    int // of actions
+	bytes   int // in the packets of all flows
 	arrived uint64
 }
 
@@ -218,7 +224,7 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	}
 	q.arrived++
 	w := &waiter{
-		flow: f, target: t, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
+		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
 		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
 	}
 	if t.policy.Source != nil {
@@ -235,6 +241,7 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	}
 	t.counts.Held++
 	q.flows[f] = w
+	q.bytes += int(w.bytes)
 	t.waiting++
 	if f.SYN {
 		w.seen(now, p.Seq)
@@ -300,7 +307,7 @@ func (q *Queue) Tick(now time.Duration) {
 			w.target.counts.Silent++
 			q.leave(w)
 			q.verdicts(w, Drop)
-			q.do(Action{Act: GiveUp, Flow: w.flow})
+			q.do(Action{Act: GiveUp, Flow: w.flow, Device: w.device})
 			continue
 		}
 		q.timers.update(w)
@@ -334,7 +341,7 @@ func (q *Queue) Clear() {
 		}
 		q.leave(w)
 		q.verdicts(w, Accept)
-		q.do(Action{Act: GiveUp, Flow: w.flow})
+		q.do(Action{Act: GiveUp, Flow: w.flow, Device: w.device})
 	}
 	for _, t := range q.targets {
 		t.asked, t.expired = nil, nil
@@ -365,7 +372,7 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 	}
 	if w := t.line.head(); w != nil && t.retry <= now {
 		t.asked = w
-		q.do(Action{Act: Claim, Flow: w.flow, Arrived: w.arrived, Release: w.release})
+		q.do(Action{Act: Claim, Flow: w.flow, Device: w.device, Arrived: w.arrived, Release: w.release})
 		return
 	}
 	for _, w := range t.expired {
@@ -385,7 +392,7 @@ func (q *Queue) grant(now time.Duration, w *waiter) {
 	w.target.line.nextTurn(w.group)
 	q.verdicts(w, Accept)
 	if w.flow.SYN || len(w.packets) == 1 && w.packets[0].Push {
-		q.do(Action{Act: Deliver, Flow: w.flow})
+		q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})
 		return
 	}
 	w.granted, w.linger = now, now+linger
@@ -399,7 +406,7 @@ func (q *Queue) grant(now time.Duration, w *waiter) {
 func (q *Queue) delivered(w *waiter) {
 	heap.Remove(&q.timers, w.index)
 	delete(q.flows, w.flow)
-	q.do(Action{Act: Deliver, Flow: w.flow})
+	q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})
 }
 
 func (q *Queue) refuse(w *waiter) {
@@ -407,12 +414,13 @@ func (q *Queue) refuse(w *waiter) {
 		q.do(Action{Act: Reset, Flow: w.flow, Packet: w.packets[len(w.packets)-1]})
 	}
 	q.verdicts(w, Drop)
-	q.do(Action{Act: GiveUp, Flow: w.flow})
+	q.do(Action{Act: GiveUp, Flow: w.flow, Device: w.device})
 }
 
 // leave takes a flow out of the queue.
 func (q *Queue) leave(w *waiter) {
 	w.left = true
+	q.bytes -= int(w.bytes)
 	w.target.line.remove(w)
 	w.target.waiting--
 	heap.Remove(&q.timers, w.index)
@@ -431,21 +439,24 @@ func (q *Queue) do(a Action) { q.actions = append(q.actions, a) }
 // repeats is dropped: the older packet may be gone from the kernel without
 // anybody having been told, the newer one is there.
 func (q *Queue) addPacket(w *waiter, p Packet) {
+	w.device = p.Device
 	kept := w.packets[:0]
 	for _, old := range w.packets {
 		if w.flow.SYN || repeats(p, old) {
 			w.target.counts.Replaced++
 			w.bytes -= old.Len
+			q.bytes -= int(old.Len)
 			q.do(Action{Act: Drop, Flow: w.flow, Packet: old})
 			continue
 		}
 		kept = append(kept, old)
 	}
 	w.packets = kept
-	if len(kept) > 0 && (len(kept) >= maxPackets || w.bytes+p.Len > maxBytes) {
+	if len(kept) > 0 && (len(kept) >= maxPackets || w.bytes+p.Len > maxBytes || q.bytes+int(p.Len) > mostBytes) {
 		w.target.counts.Excess++
 		q.do(Action{Act: Drop, Flow: w.flow, Packet: p})
 		return
 	}
 	w.insert(p)
+	q.bytes += int(p.Len)
 }

@@ -257,6 +257,37 @@ func TestTooManyPackets(t *testing.T) {
 	expect(t, "no more", pump(q, now, &free), "-2")
 }
 
+// All flows together may have so many bytes beside the first packet of each;
+// what leaves makes room.
+func TestBytesOfAllFlows(t *testing.T) {
+	const each = mostBytes / (maxBytes / 2) // flows that fill it with half of what each may have
+	q, now, free := testQueue(Policy{}), time.Second, 0
+	for n := range each - 1 {
+		q.Arrive(now, testFlow(n), Hold{}, Packet{ID: uint32(n), Len: maxBytes / 2})
+	}
+	q.Arrive(now, testFlow(each), Hold{}, Packet{ID: 1000, Len: 1})
+	expect(t, "these have room", pump(q, now, &free))
+	second := Packet{ID: 1001, Seq: maxBytes, Len: maxBytes / 2}
+	q.Join(now, testFlow(each), second)
+	expect(t, "there is none for more", pump(q, now, &free), "-1001")
+	q.Arrive(now, testFlow(each+1), Hold{}, Packet{ID: 1002, Len: maxBytes})
+	expect(t, "but for another flow", pump(q, now, &free))
+
+	free = 3
+	q.Wake(now, 1)
+	expect(t, "three leave", pump(q, now, &free), "in 0", "+0", "in 1", "+1", "in 2", "+2")
+	q.Join(now, testFlow(each), second)
+	expect(t, "there is room again", pump(q, now, &free))
+	free = 1000
+	q.Wake(now, 1)
+	pump(q, now, &free)
+	q.Tick(now + time.Second)
+	pump(q, now, &free)
+	if q.bytes != 0 {
+		t.Errorf("%d bytes are left in an empty queue", q.bytes)
+	}
+}
+
 func TestSilentClients(t *testing.T) {
 	f := testFlow(1)
 	f.SYN = true
