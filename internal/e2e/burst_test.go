@@ -101,7 +101,7 @@ func testBurst(t *testing.T, a *agent.Agent, k *keeper, p burstPath, to netip.Ad
 	}
 
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	awaitInFlight(t, a, 0)
 	st := target(a)
 	if n := st.AdmittedTotal - before.AdmittedTotal; n != burstLimit {

@@ -150,6 +150,6 @@ func testRefusal(t *testing.T, padding int) {
 
 	// What is let in works over the same path.
 	held.Close()
-	k.closeAll()
+	k.empty(t, a)
 	awaitInFlight(t, a, 0)
 }

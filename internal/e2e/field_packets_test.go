@@ -133,6 +133,6 @@ func TestFieldLostSynAcks(t *testing.T) {
 		t.Errorf("the kernel has %d connections, the agent 1", n)
 	}
 	c.Close()
-	k.closeAll()
+	k.empty(t, a)
 	awaitInFlight(t, a, 0)
 }

@@ -260,16 +260,17 @@ func (k *keeper) await(t *testing.T, n int) {
 	await(t, fmt.Sprintf("%d accepted", n), func() (any, bool) { return k.held(), k.held() == n })
 }
 
-// closeAll closes all connections, those too that come out of the accept queue
-// while it does.
-func (k *keeper) closeAll() {
-	for quiet := 0; quiet < 5; quiet++ {
-		if n := k.held(); n > 0 {
-			k.close(n)
-			quiet = 0
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+func (k *keeper) closeAll() { k.close(k.held()) }
+
+// empty closes all connections, those too that come out of the accept queue
+// meanwhile, until the agent reports none in flight.
+func (k *keeper) empty(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	await(t, "nothing in flight", func() (any, bool) {
+		k.closeAll()
+		st := target(a)
+		return st, st.InFlight == 0
+	})
 }
 
 // close closes so many of the connections.

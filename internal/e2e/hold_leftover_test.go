@@ -170,7 +170,7 @@ func TestHeldOnLaterDevices(t *testing.T) {
 	if st := target(a); st.HeldTotal != 5 {
 		t.Errorf("want 5 held: %+v", st)
 	}
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 

@@ -39,7 +39,7 @@ func TestForeignChainWhileHeld(t *testing.T) {
 		return st, st.InFlight == 5 && st.AdmittedTotal == clients && st.HeldTotal == clients-5 && st.BypassedTotal == 0 && rejectedInAll(st) == 0
 	})
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -67,7 +67,7 @@ func TestForeignChainWhilePaced(t *testing.T) {
 		t.Errorf("bypassed or rejected: %+v", st)
 	}
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -105,7 +105,7 @@ func TestRuleRemoved(t *testing.T) {
 				t.Errorf("want 5 bypassed: %+v", st)
 			}
 			c.close()
-			k.closeAll()
+			k.empty(t, a)
 			empty(t, a)
 		})
 	}

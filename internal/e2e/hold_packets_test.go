@@ -105,7 +105,7 @@ func TestDroppedInSilence(t *testing.T) {
 				t.Errorf("want 2 admitted and 2 rejected: %+v", st)
 			}
 			c.close()
-			k.closeAll()
+			k.empty(t, a)
 			empty(t, a)
 		})
 	}
@@ -134,7 +134,7 @@ func TestHeldLostSynAcks(t *testing.T) {
 	}
 	staysInFlight(t, a, 1, reservationTTL+200*time.Millisecond)
 	c.Close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -173,7 +173,7 @@ func TestEstablishedWhileHeld(t *testing.T) {
 	staysInFlight(t, a, 2, 200*time.Millisecond)
 	first.Close()
 	late.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -231,7 +231,7 @@ func TestHeldRetransmissions(t *testing.T) {
 		return st, st.InFlight == 1 && st.AdmittedTotal == clients+1 && st.FinishedTotal == clients
 	})
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -267,7 +267,7 @@ func TestHeldGivesUp(t *testing.T) {
 		}
 		alive.close()
 		local.close()
-		k.closeAll()
+		k.empty(t, a)
 		empty(t, a)
 	})
 	t.Run("no slot comes free", func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestHeldGivesUp(t *testing.T) {
 		if took := time.Since(begin); took > maxWait+slack {
 			t.Errorf("they waited for another %v", took)
 		}
-		k.closeAll()
+		k.empty(t, a)
 		empty(t, a)
 		if n := connections(t, srv, port); n != 0 {
 			t.Errorf("the kernel has %d connections when none is left", n)
@@ -314,7 +314,7 @@ func TestHeldGivesUp(t *testing.T) {
 		}
 		k.await(t, 1)
 		alive.close()
-		k.closeAll()
+		k.empty(t, a)
 		empty(t, a)
 	})
 }
@@ -353,6 +353,6 @@ func TestLateSYNOfHeld(t *testing.T) {
 	}
 	k.await(t, 1)
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }

@@ -117,6 +117,6 @@ func TestHeldUntilObserve(t *testing.T) {
 	})
 	c.close()
 	more.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }

@@ -91,7 +91,7 @@ func TestHeldInOrder(t *testing.T) {
 			})
 			first.Close()
 			waiting.close()
-			k.closeAll()
+			k.empty(t, a)
 			empty(t, a)
 		})
 	}
@@ -110,7 +110,7 @@ func TestNothingHeldUnderLimit(t *testing.T) {
 		}
 		k.await(t, 200)
 		c.close()
-		k.closeAll()
+		k.empty(t, a)
 		empty(t, a)
 	}
 	if n := queued(t, srv); n != 0 {
@@ -158,7 +158,7 @@ func TestHeldForTooLong(t *testing.T) {
 				st := target(a)
 				return st, st.RejectedTotal.HoldTimeout == clients && rejectedInAll(st) == clients && st.HeldTotal == clients
 			})
-			k.closeAll()
+			k.empty(t, a)
 			empty(t, a)
 		})
 	}
@@ -198,7 +198,7 @@ func TestHeldTooMany(t *testing.T) {
 		t.Errorf("%v; want %d connected", c, most)
 	}
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -270,6 +270,6 @@ func TestListenerClosedWhileHeld(t *testing.T) {
 	}
 	k.await(t, 5)
 	again.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }

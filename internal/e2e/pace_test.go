@@ -90,7 +90,7 @@ func TestPacedCrowd(t *testing.T) {
 			}
 			k.await(t, test.clients)
 			c.close()
-			k.closeAll()
+			k.empty(t, a)
 			empty(t, a)
 		})
 	}
@@ -114,7 +114,7 @@ func TestPacedWithoutHolding(t *testing.T) {
 	checkRefusedByPace(t, a, clients-1)
 	k.await(t, 1)
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -136,7 +136,7 @@ func TestPacedMaxWait(t *testing.T) {
 	checkRefusedByPace(t, a, clients-admitted)
 	k.await(t, admitted)
 	c.close()
-	k.closeAll()
+	k.empty(t, a)
 	empty(t, a)
 }
 
@@ -192,7 +192,7 @@ func TestPacedRates(t *testing.T) {
 				t.Errorf("rejected or bypassed: %+v", st)
 			}
 			c.close()
-			k.closeAll()
+			k.empty(t, a)
 			empty(t, a)
 		})
 	}

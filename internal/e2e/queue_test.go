@@ -151,7 +151,7 @@ func TestHalfOpen(t *testing.T) {
 		k.await(t, limit)
 		awaitInFlight(t, a, limit)
 		c.close()
-		k.closeAll()
+		k.empty(t, a)
 		awaitInFlight(t, a, 0)
 		if st := target(a); st.AdmittedTotal-before.AdmittedTotal != limit {
 			t.Errorf("%d admitted, want %d", st.AdmittedTotal-before.AdmittedTotal, limit)

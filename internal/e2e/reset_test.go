@@ -34,7 +34,7 @@ func TestClientReset(t *testing.T) {
 		}
 		k.close(5)
 		awaitInFlight(t, a, clients-5)
-		k.closeAll()
+		k.empty(t, a)
 		awaitInFlight(t, a, 0)
 		if st := target(a); st.AdmittedTotal != clients || st.FinishedTotal != clients {
 			t.Errorf("%d admitted, %d finished, want %d each", st.AdmittedTotal, st.FinishedTotal, clients)

@@ -130,7 +130,7 @@ func TestMultipathTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	k.closeAll()
+	k.empty(t, a)
 	awaitInFlight(t, a, 0)
 	// Go tries again without Multipath TCP.
 	if st := target(a); st.AdmittedTotal != 2*each || st.FinishedTotal != 2*each || st.RejectedTotal.Limit != 3 {
