@@ -30,6 +30,10 @@ type Agent struct {
 	scopes  []*scopeState
 	cgroup2 string
 
+	// ended and removed say what was called: Stop or Remove, and Remove. These
+	// are not safe for concurrent use.
+	ended, removed bool
+
 	// stop ends the loop, done is closed when it has ended.
 	stop context.CancelFunc
 	done chan struct{}
@@ -379,21 +383,37 @@ func (a *Agent) end(holding func(*holding) error) error {
 }
 
 // Stop ends the agent and leaves the kernel's side in place for the next one:
-// counting goes on, and every gate opens when the lease runs out.
+// counting goes on, and every gate opens when the lease runs out. After Stop or
+// Remove it does nothing.
 func (a *Agent) Stop() error {
+	if a.ended {
+		return nil
+	}
+	a.ended = true
 	err := a.end((*holding).close)
 	return errors.Join(err, a.gate.Close(), a.closeScopes())
 }
 
-// Remove ends the agent and detaches everything.
+// Remove ends the agent and detaches everything, after Stop too, unless another
+// agent is running: then it is an error that wraps [loader.ErrInUse]. After
+// Remove it does nothing.
 func (a *Agent) Remove() error {
+	if a.removed {
+		return nil
+	}
+	a.removed = true
+	if a.ended {
+		_, err := CleanUp(a.cfg.State, a.log)
+		return err
+	}
+	a.ended = true
 	err := a.end((*holding).remove)
 	return errors.Join(err, a.gate.Remove(), a.closeScopes())
 }
 
 // release undoes a start that failed. What a predecessor had left stays.
 func (a *Agent) release(cause error) {
-	if err := a.end((*holding).remove); err != nil {
+	if err := a.end((*holding).undo); err != nil {
 		a.log.Error("cannot undo a failed start", "error", err, "start", cause)
 	}
 	if a.gate != nil {

@@ -35,6 +35,9 @@ type holding struct {
 	stop     context.CancelFunc
 	followed chan struct{}
 	trouble  error // why arrivals are not held; as of the last look
+
+	// What a start that fails takes away again: it was not there before.
+	madeRule, madeDevices bool
 }
 
 // holdAll begins to hold wherever a rule needs it.
@@ -106,10 +109,10 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.close(), netfilter.Remove(s.netns))
+			err = errors.Join(err, h.undo())
 		}
 	}()
-	if _, err := h.rule.Ensure(); err != nil {
+	if h.madeRule, err = h.rule.Ensure(); err != nil {
 		return nil, err
 	}
 	if h.claimer, err = a.gate.NewClaimer(s.netns); err != nil {
@@ -140,6 +143,11 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 	if err != nil {
 		return nil, err
 	}
+	kept, err := h.devices.Kept()
+	if err != nil {
+		return nil, err
+	}
+	h.madeDevices = a.gate.Fresh() || len(kept) == 0
 	if err := h.devices.Sync(); err != nil {
 		return nil, err
 	}
@@ -196,10 +204,25 @@ func (h *holding) close() error {
 // remove takes the kernel's side away, before the holder is closed: what marks
 // first, then what is held, then the rule.
 func (h *holding) remove() error {
-	h.stop()
-	<-h.followed
-	err := h.devices.Detach()
-	return errors.Join(err, h.close(), netfilter.Remove(h.rule.Netns))
+	h.madeDevices, h.madeRule = true, true
+	return h.undo()
+}
+
+// undo is remove for what was made since [Agent.hold] began.
+func (h *holding) undo() error {
+	var errs []error
+	if h.stop != nil {
+		h.stop()
+		<-h.followed
+	}
+	if h.madeDevices {
+		errs = append(errs, h.devices.Detach())
+	}
+	errs = append(errs, h.close())
+	if h.madeRule {
+		errs = append(errs, netfilter.Remove(h.rule.Netns))
+	}
+	return errors.Join(errs...)
 }
 
 // policy says how the units of a target wait.

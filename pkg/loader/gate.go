@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -95,6 +96,9 @@ func Open(o Options) (_ *Gate, err error) {
 			err = errors.Join(err, g.Abandon())
 		}
 	}()
+	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
+		return nil, noState(state.devices(), err)
+	}
 	room := uint32(64)
 	for int(room) < o.Targets {
 		room *= 2
@@ -202,6 +206,9 @@ func explain(err error) error {
 	return err
 }
 
+// Fresh says whether nothing was taken over from a predecessor, or could be.
+func (g *Gate) Fresh() bool { return g.fresh }
+
 // Close lets go of the kernel side and leaves it in place, pinned: counting
 // goes on, and the gates open when the lease runs out.
 func (g *Gate) Close() error { return g.close() }
@@ -210,7 +217,7 @@ func (g *Gate) Close() error { return g.close() }
 // for a start that fails.
 func (g *Gate) Abandon() error {
 	if g.fresh {
-		return g.Remove()
+		return errors.Join(g.state.abandon(), g.close())
 	}
 	var errs []error
 	for name, l := range g.links {

@@ -28,10 +28,10 @@ func (g *Gate) IngressProgram(ns *scope.Netns) (*ebpf.Program, error) {
 }
 
 // DevicesDir is where what is attached to devices is pinned.
-func (g *Gate) DevicesDir() string { return DevicesDir(g.state.path) }
+func (g *Gate) DevicesDir() string { return g.state.devices() }
 
 // DevicesDir is the same for a state directory that nobody has open.
-func DevicesDir(state string) string { return filepath.Join(state, liveName, devicesName) }
+func DevicesDir(state string) string { return filepath.Join(state, devicesName) }
 
 // Claim is the kernel's answer about a unit that waits.
 type Claim uint32

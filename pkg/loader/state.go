@@ -26,8 +26,9 @@ var (
 //
 //	live/maps/NAME    every map of the programs, and "layout"
 //	live/links/NAME   what keeps each program attached
-//	live/devices/...  the same for the programs on devices, kept by pkg/device
 //	new-PID           a live directory in the making; renamed when complete
+//	devices/...       what is attached to devices, kept by pkg/device. Filters
+//	                  outlive their pins: these stay when live is made anew
 //
 // It is changed only by who holds the lock on it.
 const (
@@ -122,6 +123,7 @@ func holder(f *os.File) string {
 
 func (s *stateDir) close() error { return s.lock.Close() }
 
+func (s *stateDir) devices() string         { return DevicesDir(s.path) }
 func (s *stateDir) live() string            { return filepath.Join(s.path, liveName) }
 func (s *stateDir) maps() string            { return filepath.Join(s.live(), mapsName) }
 func (s *stateDir) links() string           { return filepath.Join(s.live(), linksName) }
@@ -135,7 +137,7 @@ func (s *stateDir) create(fill func(maps string) error) error {
 	}
 	tmp := filepath.Join(s.path, newPrefix+strconv.Itoa(os.Getpid()))
 	maps := filepath.Join(tmp, mapsName)
-	for _, dir := range []string{tmp, maps, filepath.Join(tmp, linksName), filepath.Join(tmp, devicesName)} {
+	for _, dir := range []string{tmp, maps, filepath.Join(tmp, linksName)} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
@@ -174,13 +176,27 @@ func (s *stateDir) removeLive() error {
 }
 
 // remove removes what is ours, and the directory unless somebody else uses it
-// too, or it is where the bpffs is mounted.
+// too, or it is where the bpffs is mounted. What is on devices must have been
+// detached.
 func (s *stateDir) remove() error {
+	if err := os.RemoveAll(s.devices()); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return s.abandon()
+}
+
+// abandon is remove, but keeps the notes of what is on devices while there are any.
+func (s *stateDir) abandon() error {
 	if err := errors.Join(s.removeLive(), s.removeLeftovers()); err != nil {
 		return err
 	}
-	err := os.Remove(s.path)
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+	return errors.Join(removeEmpty(s.devices()), removeEmpty(s.path))
+}
+
+// removeEmpty removes a directory unless something is in it, or mounted there.
+func removeEmpty(dir string) error {
+	err := os.Remove(dir)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err

@@ -13,7 +13,7 @@ import (
 type waiter struct {
 	flow    Flow
 	target  *queueTarget
-	device  uint32 // that its newest packet came in by
+	device  uint32   // that its newest packet came in by
 	packets []Packet // by sequence number
 	bytes   uint32
 	number  uint64 // of the arrival
