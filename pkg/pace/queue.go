@@ -49,10 +49,6 @@ type Policy struct {
 	// where otherwise all wait for long.
 	NewestFirst bool
 
-	// Source groups clients: each group has its turn, and the order holds
-	// within one. nil puts all clients in one group.
-	Source func(netip.Addr) netip.Prefix
-
 	// Reset refuses by a reset, which the client sees at once. Otherwise its
 	// packets are dropped, and it tries again for as long as it cares to.
 	Reset bool
@@ -169,7 +165,7 @@ func NewQueue() *Queue {
 func (q *Queue) SetPolicy(target uint32, p Policy) {
 	t := q.targets[target]
 	if t == nil {
-		t = &queueTarget{line: line{sources: make(map[netip.Prefix]*source)}}
+		t = &queueTarget{}
 		q.targets[target] = t
 	}
 	t.policy = p
@@ -226,9 +222,6 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	w := &waiter{
 		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
 		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
-	}
-	if t.policy.Source != nil {
-		w.group = t.policy.Source(f.Client.Addr())
 	}
 	if h.Refused {
 		q.refuse(w)
@@ -389,7 +382,6 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 // queue, unless the flow is a single packet that its sender says is all.
 func (q *Queue) grant(now time.Duration, w *waiter) {
 	q.leave(w)
-	w.target.line.nextTurn(w.group)
 	q.verdicts(w, Accept)
 	if w.flow.SYN || len(w.packets) == 1 && w.packets[0].Push {
 		q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})

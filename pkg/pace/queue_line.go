@@ -3,7 +3,6 @@ package pace
 import (
 	"container/heap"
 	"container/list"
-	"net/netip"
 	"slices"
 	"time"
 )
@@ -33,7 +32,6 @@ type waiter struct {
 	expired bool // its deadline was
 	left    bool
 
-	group netip.Prefix
 	place *list.Element // in the line
 	next  time.Duration // when something is due for it
 	index int           // in the timers
@@ -91,59 +89,29 @@ func (w *waiter) schedule() {
 	}
 }
 
-// line is the order of those who wait for nothing but a slot. Sources have
-// their turn one after the other; there is only one when nobody asked for more.
+// line is the order of those who wait for nothing but a slot.
 type line struct {
 	newestFirst bool
-	sources     map[netip.Prefix]*source
-	turns       list.List // of *source; the front one is next
+	waiters     list.List
 }
 
-type source struct {
-	group   netip.Prefix
-	waiters list.List
-	turn    *list.Element
-}
-
-func (l *line) push(w *waiter) {
-	s := l.sources[w.group]
-	if s == nil {
-		s = &source{group: w.group}
-		s.turn = l.turns.PushBack(s)
-		l.sources[w.group] = s
-	}
-	w.place = s.waiters.PushBack(w)
-}
+func (l *line) push(w *waiter) { w.place = l.waiters.PushBack(w) }
 
 func (l *line) head() *waiter {
-	front := l.turns.Front()
-	if front == nil {
+	first := l.waiters.Front()
+	if l.newestFirst {
+		first = l.waiters.Back()
+	}
+	if first == nil {
 		return nil
 	}
-	waiters := &front.Value.(*source).waiters
-	if l.newestFirst {
-		return waiters.Back().Value.(*waiter)
-	}
-	return waiters.Front().Value.(*waiter)
+	return first.Value.(*waiter)
 }
 
 func (l *line) remove(w *waiter) {
-	if w.place == nil {
-		return
-	}
-	s := l.sources[w.group]
-	s.waiters.Remove(w.place)
-	w.place = nil
-	if s.waiters.Len() == 0 {
-		l.turns.Remove(s.turn)
-		delete(l.sources, w.group)
-	}
-}
-
-// nextTurn says that a source has had its turn.
-func (l *line) nextTurn(group netip.Prefix) {
-	if s := l.sources[group]; s != nil {
-		l.turns.MoveToBack(s.turn)
+	if w.place != nil {
+		l.waiters.Remove(w.place)
+		w.place = nil
 	}
 }
 

@@ -377,25 +377,6 @@ func TestAsksAgainWithoutAWakeUp(t *testing.T) {
 	expect(t, "asked again", pump(q, at, &free), "in 1", "+1", "delivered 1")
 }
 
-func TestSourcesHaveTheirTurn(t *testing.T) {
-	q, now, free := testQueue(Policy{Source: func(a netip.Addr) netip.Prefix {
-		return netip.PrefixFrom(a, 24).Masked()
-	}}), queueStart, 0
-	for n := range 4 { // four of a greedy network, then one each of two others
-		q.Arrive(now, testFlow(n), Hold{}, whole(uint32(n)))
-	}
-	q.Arrive(now, testFlow(0x100), Hold{}, whole(0x100))
-	q.Arrive(now, testFlow(0x200), Hold{}, whole(0x200))
-	pump(q, now, &free)
-	var order []string
-	for range 6 {
-		free = 1
-		q.Wake(now, 1)
-		order = append(order, pump(q, now, &free)[1])
-	}
-	expect(t, "order", order, "+0", "+256", "+512", "+1", "+2", "+3")
-}
-
 func TestGone(t *testing.T) {
 	q, now := testQueue(Policy{}), queueStart
 	q.Arrive(now, testFlow(1), Hold{}, whole(1))
