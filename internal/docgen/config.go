@@ -230,7 +230,7 @@ func (p *page) environment() {
 }
 
 func (p *page) unsupported() {
-	p.print("\n## Not in this version\n\nThese are refused by name:\n\n")
+	p.print("\n## Not in this version\n\nThe file is read at the start only: to apply a change, stop an agent that was\nstarted with `--keep` and start it again; the counts are kept.\n\nThese keys are refused by name:\n\n")
 	for _, key := range config.Unsupported() {
 		p.print("- `%s`\n", strings.Replace(key, "rule.", "rules[].", 1))
 	}

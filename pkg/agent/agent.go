@@ -160,7 +160,24 @@ func (a *Agent) attach() error {
 	for _, t := range a.targets {
 		t.last = readings[t.id]
 	}
+	a.logStart()
 	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(), a.holdAll())
+}
+
+// logStart says what the agent has found.
+func (a *Agent) logStart() {
+	if !a.gate.Fresh() {
+		a.log.Info("taking over from an earlier agent")
+	}
+	for _, t := range a.targets {
+		log := a.log.With("rule", t.config.Rule.Name, "port", t.config.Port)
+		if t.last.InFlight > 0 {
+			log.Info("connections or requests were there already", "in_flight", t.last.InFlight)
+		}
+		if !t.listener.present {
+			log.Warn("nothing listens on the port yet")
+		}
+	}
 }
 
 func (a *Agent) addTargets(now time.Duration) error {

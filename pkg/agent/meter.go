@@ -13,6 +13,11 @@ type tally struct {
 	sum    metrics.Histogram
 }
 
+// perSecond turns a window that is meterInterval long into a rate.
+func (t *tally) perSecond() float64 {
+	return float64(t.window.Count) / meterInterval.Seconds()
+}
+
 func (t *tally) read(total *rtt.Histogram) {
 	t.reader.Next(total, &t.window)
 	t.sum.Add(&t.window)

@@ -325,7 +325,7 @@ func (t *target) status(now time.Duration) status.Target {
 		},
 		BaselineSeconds:     terms["baseline_seconds"],
 		Gradient:            terms["gradient"],
-		ThroughputPerSecond: terms["throughput_per_second"],
+		ThroughputPerSecond: t.service.perSecond(),
 		TCPRTTSeconds: status.TCPRTT{
 			HandshakeP50: t.handshake.window.Quantile(0.5).Seconds(),
 			Min:          t.trips.window.Quantile(0).Seconds(),

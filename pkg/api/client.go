@@ -18,7 +18,7 @@ import (
 
 const (
 	statusPath    = "/api/v1/status"
-	fetchTimeout  = 10 * time.Second
+	fetchTimeout  = 3 * time.Second
 	maxStatusSize = 64 << 20 // 50,000 targets
 )
 
@@ -52,6 +52,9 @@ func FetchStatus(ctx context.Context, addr string) (*status.Status, error) {
 	resp, err := client.Do(req)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return fail(fmt.Errorf("%w; is headgate running? --listen or HEADGATE_LISTEN names another address", ErrNoAgent))
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fail(fmt.Errorf("no answer within %v: the agent hangs, or gets no CPU; its gates open when the lease ends: %w", fetchTimeout, context.DeadlineExceeded))
 	}
 	if e := (*url.Error)(nil); errors.As(err, &e) {
 		err = e.Err // without the URL, which may hold a password

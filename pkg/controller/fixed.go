@@ -2,7 +2,7 @@ package controller
 
 import "fmt"
 
-// Fixed is a constant limit that can be changed at run time.
+// Fixed is a constant limit.
 //
 // Settings: initial 20, min 0, max 65536.
 type Fixed struct {

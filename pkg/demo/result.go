@@ -68,7 +68,7 @@ func (r *Result) table(w io.Writer) {
 	perSecond := func(n func(load.Summary) uint64) func(load.Summary) string {
 		return func(s load.Summary) string { return fmt.Sprintf("%.0f", float64(n(s))/s.Seconds) }
 	}
-	fmt.Fprintf(tw, "requests a second\theadgate off\theadgate on\t\n")
+	fmt.Fprintf(tw, "requests a second\tobserving\tenforcing\t\n")
 	row("offered", perSecond(func(s load.Summary) uint64 { return s.Arrived }))
 	row(fmt.Sprintf("goodput (answered within %.0f ms)", r.WithinSeconds*1000),
 		perSecond(func(s load.Summary) uint64 { return s.Good }))
@@ -82,6 +82,8 @@ func (r *Result) table(w io.Writer) {
 	row("time to answer, p50", func(s load.Summary) string { return latency(s, s.P50Seconds) })
 	row("p99", func(s load.Summary) string { return latency(s, s.P99Seconds) })
 	_ = tw.Flush() // w is memory
+	fmt.Fprint(w, "\nAbove, (n) is what would have been refused while observing. A client that gets\n"+
+		"no answer from a full server sends its SYN again, and each is refused.\n")
 	if unsent := r.Observe.Unsent + r.Enforce.Unsent; unsent > 0 {
 		fmt.Fprintf(w, "\nthis machine could not send %d of the requests: the figures are not to be trusted\n", unsent)
 	}

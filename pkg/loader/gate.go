@@ -201,7 +201,8 @@ func (g *Gate) Capabilities() map[Capability]bool { return g.able }
 // explain adds to a lack of rights what is needed, and to nothing else anything.
 func explain(err error) error {
 	if err != nil && errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON", err)
+		// The libraries' text guesses at a limit of locked memory.
+		return fmt.Errorf("load the programs: %w: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON", unix.EPERM)
 	}
 	return err
 }
