@@ -14,14 +14,12 @@
  * (mine: the caller's own places), they were given out under another rule, or
  * to clients that have given up: the last one was used by now.
  */
-static __always_inline __u64 last_slot(struct target_state *st, __u64 now, __u32 mine)
+static __always_inline void forget_slots(struct target_state *st, __u64 now, __u32 mine)
 {
 	__u64 last = st->paced;
 
-	if (last > now && waiting(st->units) <= mine &&
-	    __sync_val_compare_and_swap(&st->paced, last, now) == last)
-		return now;
-	return last;
+	if (last > now && waiting(st->units) <= mine)
+		__sync_val_compare_and_swap(&st->paced, last, now);
 }
 
 /* The slot after last, at the time now or later. */
@@ -48,9 +46,10 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 	*release = 0;
 	if (!conf->pace_interval)
 		return true;
+	forget_slots(st, now, mine);
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
-		last = last_slot(st, now, mine);
+		last = st->paced;
 		slot = next_slot(conf, last, now);
 		if (slot - now > max_wait)
 			return false;

@@ -346,14 +346,14 @@ func TestPicture(t *testing.T) {
       │ ▒▒
     1 │ ▒▒
       └──┴
-         ^ enforcing, 2 s
+         ^ headgate on, 2 s
 `
 	if got := picture(samples, 80); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	// However many samples, no line is wider than the terminal.
 	for line := range strings.Lines(picture(slices.Repeat(samples, 100), 40)) {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 40 && !strings.Contains(line, "enforcing") {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 40 && !strings.Contains(line, "headgate on") {
 			t.Errorf("%d columns: %q", n, line)
 		}
 	}
