@@ -61,8 +61,9 @@ verifier: ## Print what each BPF program costs the kernel's verifier, and compar
 	HEADGATE_REQUIRE_ROOT=1 $(GO) test -count 1 -v -run TestVerifierCost ./pkg/loader
 
 .PHONY: bench
-bench: ## Run the benchmarks
-	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./...
+bench: ## Measure what headgate costs, in toggled pairs, and what a step of each algorithm takes (root)
+	$(GO) run ./bench
+	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./pkg/...
 
 .PHONY: install
 install: build ## Install under PREFIX (/usr/local); DESTDIR is put before it
