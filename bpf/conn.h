@@ -71,7 +71,8 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 		release_slot(c->target, st);
 		COUNT(c->target, finished);
 	}
-	sample(c->target, SIGNAL_LIFETIME, now - c->opened);
+	if (signal_of(c->target) == SIGNAL_LIFETIME)
+		sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
 		conn_answered(c, c->first);
 	conn_wake(c);
