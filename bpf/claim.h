@@ -23,6 +23,9 @@ static __always_inline bool syn_is_in(struct target_conf *conf, struct pending_k
 	return bpf_map_lookup_elem(&pendings, key) || !in_force(conf, bpf_ktime_get_ns());
 }
 
+/* How long after its time is over a SYN may still be claimed: the agent refuses it by then. */
+#define OVERDUE 1000000000ULL
+
 static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *conf, struct target_state *st,
 				     struct pending_key *key, __u32 op)
 {
@@ -45,13 +48,19 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	case CLAIM_DELIVERED:
 		return CLAIM_OK; /* nothing comes behind a SYN */
 	}
+	now = bpf_ktime_get_ns();
+	if (now + RESERVATION_TTL > h->expires + OVERDUE) {
+		/* The agent was away: its client has given up, or come in meanwhile. */
+		if (drop_hold(key))
+			stop_waiting(key->target, st);
+		return CLAIM_GONE;
+	}
 	if (!claim_slot(conf, st))
 		return CLAIM_FULL;
 	/*
 	 * Reserved before it ceases to wait: sent again in between it would be a
 	 * new one. It may have gone meanwhile: who deletes it has it.
 	 */
-	now = bpf_ktime_get_ns();
 	done.until = now + RESERVATION_TTL;
 	bpf_map_update_elem(&claims, key, &done, BPF_ANY);
 	/* If its packet is lost now, the client sends another in about a second. */

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"headgate/pkg/api"
 	"headgate/pkg/config"
 	"headgate/pkg/loader"
 	"headgate/pkg/scope"
@@ -38,7 +39,7 @@ with its place, and the exit code is 1.`,
 func check(cfg *config.Config, out io.Writer) error {
 	var errs []error
 	able, err := loader.Check()
-	errs = append(errs, err, loader.CheckState(cfg.State))
+	errs = append(errs, err, loader.CheckState(cfg.State), api.CheckWeb(cfg))
 	root, err := scope.Cgroup2()
 	errs = append(errs, err)
 	for _, r := range cfg.Rules {
@@ -75,7 +76,7 @@ func check(cfg *config.Config, out io.Writer) error {
 			p.printf("this kernel cannot do %s: headgate would run without\n", c)
 		}
 	}
-	p.printf("state in %s; status, metrics and health on http://%s\n", cfg.State, cfg.Listen)
+	p.printf("state in %s; status, metrics and health on %s\n", cfg.State, cfg.Listen)
 	return p.err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,9 @@ without an agent having been shut down, and nothing of anybody else. It is
 refused while an agent runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !filepath.IsAbs(dir) {
+				return usageError{fmt.Errorf("--state: %q is not the absolute path of a directory", dir)}
+			}
 			n, err := agent.CleanUp(dir, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return err

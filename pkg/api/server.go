@@ -35,11 +35,19 @@ type Server struct {
 	http      *http.Server
 }
 
+// CheckWeb says whether the web configuration of a configuration can be used.
+func CheckWeb(cfg *config.Config) error {
+	if err := web.Validate(cfg.WebConfig); err != nil {
+		return fmt.Errorf("web_config %s: %w", cfg.WebConfig, err)
+	}
+	return nil
+}
+
 // Listen takes the address of a configuration. The web configuration is read
 // as well: an agent whose TLS is wrong must not start.
 func Listen(cfg *config.Config) (*Server, error) {
-	if err := web.Validate(cfg.WebConfig); err != nil {
-		return nil, fmt.Errorf("web_config %s: %w", cfg.WebConfig, err)
+	if err := CheckWeb(cfg); err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {

@@ -326,3 +326,24 @@ func TestGuardedIsNotStuckBehindUnitsThatNeverFinish(t *testing.T) {
 	}
 	t.Logf("somebody else got in after %v", now)
 }
+
+// A window of a thousand targets: the loop's arithmetic has to fit into a
+// fraction of it.
+func BenchmarkThousandTargets(b *testing.B) {
+	algorithms := make([]Algorithm, 1000)
+	for i := range algorithms {
+		a, err := New("guarded", Params{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		algorithms[i] = a
+	}
+	now := time.Duration(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		now += 100 * time.Millisecond
+		for _, a := range algorithms {
+			a.Decide(Tick{Now: now, Samples: 50, Sum: time.Second, MaxInFlight: 20})
+		}
+	}
+}

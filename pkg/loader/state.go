@@ -158,7 +158,8 @@ func (s *stateDir) removeLeftovers() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), newPrefix) {
+		pid, ours := strings.CutPrefix(e.Name(), newPrefix)
+		if _, err := strconv.Atoi(pid); ours && err == nil && e.IsDir() {
 			if err := os.RemoveAll(filepath.Join(s.path, e.Name())); err != nil {
 				return fmt.Errorf("state directory: %w", err)
 			}

@@ -135,10 +135,13 @@ func newSimulation(sc Scenario, a controller.Algorithm) *simulation {
 }
 
 func (s *simulation) run(ctx context.Context, progress func(time.Duration)) error {
-	tick, ticks := s.sc.Tick.Seconds(), 0
+	tick, ticks, steps := s.sc.Tick.Seconds(), 0, 0
 	nextTick := 0.0
 	nextArrival := s.arrivals.next(0, s.end, s.source)
 	for {
+		if steps++; steps&4095 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		finish := math.Inf(1)
 		if s.rate > 0 && s.running.len() > 0 {
 			finish = max(s.now, s.now+(s.running.first()-s.progress)/s.rate)
@@ -165,9 +168,6 @@ func (s *simulation) run(ctx context.Context, progress func(time.Duration)) erro
 			if ticks&1023 == 0 {
 				if progress != nil {
 					progress(seconds(s.now))
-				}
-				if err := ctx.Err(); err != nil {
-					return err
 				}
 			}
 		case nextArrival:
