@@ -333,7 +333,13 @@ func TestLookupLimitAfterARefusal(t *testing.T) {
 }
 
 // expire lets all reservations be past their time.
-func (d *doorman) expire() {
+func (d *doorman) expire() { d.expireAt(1) }
+
+// keep does what the kernel does when it has answered the SYNs: the reservations
+// last, here for as long as any machine takes for a test.
+func (d *doorman) keep() { d.expireAt(uint64(monotonic(d.t) + time.Minute)) }
+
+func (d *doorman) expireAt(at uint64) {
 	d.t.Helper()
 	m := d.gate.maps[headgateMapPendings]
 	var keys []headgatePendingKey
@@ -350,7 +356,7 @@ func (d *doorman) expire() {
 		if err := m.Lookup(key, &value); err != nil {
 			d.t.Fatal(err)
 		}
-		value.Expires = 1
+		value.Expires = at
 		if err := m.Update(key, value, ebpf.UpdateExist); err != nil {
 			d.t.Fatal(err)
 		}

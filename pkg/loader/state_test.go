@@ -84,6 +84,7 @@ func TestStateIsAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.must(true, "198.51.100.1", 1, 2, 3)
+	d.keep()
 	d.must(false, "198.51.100.1", 4)
 	ids, before := maps.Clone(d.gate.Targets()), d.reading()
 	if len(ids) != 2 || before.InFlight != 3 {
