@@ -26,20 +26,7 @@ func TestRequestsOfLinkLocalClients(t *testing.T) {
 	}
 	begin := func(t *testing.T, set func(*config.Rule)) *pair {
 		t.Helper()
-		p := &pair{T: t}
-		p.srv, p.cli, _ = hosts(t)
-		p.server = keep(t, p.srv, "tcp", ":8080")
-		p.agent = startHolding(t, p.srv, func(r *config.Rule) {
-			requests(1)(r)
-			set(r)
-		})
-		p.first = dialLocal(t, p.srv, p.cli)
-		p.server.await(t, 1)
-		p.say(p.first, "one")
-		awaitUnits(t, 1, 0)
-		p.second = dialLocal(t, p.srv, p.cli)
-		p.server.await(t, 2)
-		p.say(p.second, "two")
+		p := connectPair(t, set, func(p *pair) *net.TCPConn { return dialLocal(t, p.srv, p.cli) })
 		awaitUnits(t, 1, 1)
 		return p
 	}

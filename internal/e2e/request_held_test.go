@@ -32,6 +32,12 @@ type pair struct {
 
 func newPair(t *testing.T, set func(*config.Rule)) *pair {
 	t.Helper()
+	return connectPair(t, set, func(p *pair) *net.TCPConn { return dial(t, p.cli, p.to) })
+}
+
+// connectPair is newPair with clients that connect in another way.
+func connectPair(t *testing.T, set func(*config.Rule), connect func(*pair) *net.TCPConn) *pair {
+	t.Helper()
 	p := &pair{T: t}
 	p.srv, p.cli, p.to = hosts(t)
 	p.server = keep(t, p.srv, "tcp", ":8080")
@@ -39,11 +45,11 @@ func newPair(t *testing.T, set func(*config.Rule)) *pair {
 		requests(1)(r)
 		set(r)
 	})
-	p.first = dial(t, p.cli, p.to)
+	p.first = connect(p)
 	p.server.await(t, 1)
 	p.say(p.first, "one")
 	awaitUnits(t, 1, 0)
-	p.second = dial(t, p.cli, p.to)
+	p.second = connect(p)
 	p.server.await(t, 2)
 	p.say(p.second, "two")
 	return p
