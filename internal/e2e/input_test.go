@@ -41,9 +41,12 @@ func inShell(c *lab.Cmd, script, arg string) {
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 }
 
-// unmounted runs the command without what is mounted on a directory.
+// unmounted runs the command without what is mounted on a directory, if
+// anything is.
 func unmounted(dir string) func(*lab.Cmd) {
-	return func(c *lab.Cmd) { inShell(c, `umount -l "$0" && exec "$@"`, dir) }
+	return func(c *lab.Cmd) {
+		inShell(c, `while mountpoint -q "$0"; do umount -l "$0" || exit; done; exec "$@"`, dir)
+	}
 }
 
 // unprivileged runs the command as nobody, on a BPF file system of its own,
