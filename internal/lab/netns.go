@@ -18,7 +18,7 @@ const nsDir = "/run/netns"
 // newNamedNS makes a network namespace with a name and returns its path and
 // an open descriptor of it.
 func newNamedNS(name string) (path string, fd int, err error) {
-	if err := os.MkdirAll(nsDir, 0o755); err != nil {
+	if err := shareNSDir(); err != nil {
 		return "", -1, err
 	}
 	path = filepath.Join(nsDir, name)
@@ -56,6 +56,24 @@ func newNamedNS(name string) (path string, fd int, err error) {
 		return "", -1, fmt.Errorf("opening %s: %w", path, err)
 	}
 	return path, fd, nil
+}
+
+// shareNSDir makes nsDir a shared mount of its own, as the first `ip netns add`
+// of a machine does. Left to that, it would cover the names made before it.
+func shareNSDir() error {
+	if err := os.MkdirAll(nsDir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", nsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if err == unix.EINVAL { // no mount point yet
+		if err = unix.Mount(nsDir, nsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", nsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("sharing %s: %w", nsDir, err)
+	}
+	return nil
 }
 
 // removeNamedNS takes the name away; the namespace ends with its last user.
