@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The schedule of paced admission: one in each interval, idle time earns no
- * credit, and who would have to wait too long moves nothing. pkg/pace has the
- * same arithmetic in Go.
+ * The schedule of paced admission: one in each interval, idle time earns credit
+ * for a burst or for none, and who would have to wait too long moves nothing.
+ * pkg/pace has the same arithmetic in Go.
  */
 #ifndef HEADGATE_PACE_H
 #define HEADGATE_PACE_H
@@ -22,14 +22,16 @@ static __always_inline void forget_slots(struct target_state *st, __u64 now, __u
 		__sync_val_compare_and_swap(&st->paced, last, now);
 }
 
-/* The slot after last, at the time now or later. */
+/* The slot after last. One that lies before now was earned by idle time. */
 static __always_inline __u64 next_slot(struct target_conf *conf, __u64 last, __u64 now)
 {
-	__u64 slot = last ? last + conf->pace_interval : now;
+	/* 0 is no slot: since the machine was started more cannot be earned. */
+	__u64 earliest = now > conf->pace_credit ? now - conf->pace_credit : 1;
+	__u64 slot = last ? last + conf->pace_interval : earliest;
 
 	if (slot < last)
 		return ~0ULL; /* beyond the end of time */
-	return slot > now ? slot : now;
+	return slot > earliest ? slot : earliest;
 }
 
 /*
@@ -51,7 +53,7 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 	for (i = 0; i < TRIES; i++) {
 		last = st->paced;
 		slot = next_slot(conf, last, now);
-		if (slot - now > max_wait)
+		if (slot > now && slot - now > max_wait)
 			return false;
 		if (__sync_val_compare_and_swap(&st->paced, last, slot) == last) {
 			if (slot > now)
@@ -65,8 +67,12 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 /* Whether the next slot lies further ahead than an arrival may wait. */
 static __always_inline bool pace_is_far(struct target_conf *conf, struct target_state *st, __u64 now)
 {
-	return conf->pace_interval &&
-	       next_slot(conf, st->paced, now) - now > conf->pace_max_wait;
+	__u64 slot;
+
+	if (!conf->pace_interval)
+		return false;
+	slot = next_slot(conf, st->paced, now);
+	return slot > now && slot - now > conf->pace_max_wait;
 }
 
 #endif

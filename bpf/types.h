@@ -61,6 +61,7 @@ struct target_conf {
 	__u32 max_waiting;   /* most units that are held at once; 0: none is */
 	__u64 max_wait;      /* how long a unit is held for a slot, ns */
 	__u64 pace_interval; /* from one admission to the next, ns; 0: no pace */
+	__u64 pace_credit;   /* how far the schedule may lag behind the clock, ns */
 	__u64 pace_max_wait; /* how far off the pace slot of an arrival may be, ns */
 	__u64 doubt;         /* output so soon after a request that may be session tickets is, ns */
 	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */

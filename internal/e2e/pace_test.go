@@ -8,6 +8,36 @@ import (
 
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
+	"headgate/pkg/config"
+)
+
+// path is a way from clients to a server.
+type path struct {
+	name  string
+	hosts func(*testing.T) (srv, cli *lab.Host, to netip.Addr)
+}
+
+var (
+	overIPv4 = path{"IPv4", func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+		srv, cli, at := hosts(t)
+		return srv, cli, at.Addr()
+	}}
+	overIPv6 = path{"IPv6", func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+		srv, cli, _ = hosts(t)
+		return srv, cli, srv.Addr6
+	}}
+	loopbackIPv4 = path{"loopback IPv4", func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+		h := lab.ForTest(t, "srv").Host("srv")
+		return h, h, netip.MustParseAddr("127.0.0.1")
+	}}
+	loopbackIPv6 = path{"loopback IPv6", func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+		h := lab.ForTest(t, "srv").Host("srv")
+		return h, h, netip.IPv6Loopback()
+	}}
+	elsewhere = path{"clients elsewhere", func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
+		w := wired(t, nil)
+		return w.A.Host, w.B.Host, w.A.Addr4
+	}}
 )
 
 // checkPaced checks that clients which all came at the same moment were let in
@@ -42,35 +72,19 @@ func checkEven(t *testing.T, c *crowd, interval time.Duration) {
 // Whoever comes in a crowd is let in at even intervals, and nobody is refused.
 func TestPacedCrowd(t *testing.T) {
 	tests := []struct {
-		name    string
+		path
 		clients int
 		rate    float64
-		path    func(*testing.T) (srv, cli *lab.Host, to netip.Addr)
 	}{
-		{"IPv4", 100, 10, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
-			srv, cli, at := hosts(t)
-			return srv, cli, at.Addr()
-		}},
-		{"IPv6", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
-			srv, cli, _ = hosts(t)
-			return srv, cli, srv.Addr6
-		}},
-		{"loopback IPv4", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
-			h := lab.ForTest(t, "srv").Host("srv")
-			return h, h, netip.MustParseAddr("127.0.0.1")
-		}},
-		{"loopback IPv6", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
-			h := lab.ForTest(t, "srv").Host("srv")
-			return h, h, netip.IPv6Loopback()
-		}},
-		{"clients elsewhere", 20, 20, func(t *testing.T) (srv, cli *lab.Host, to netip.Addr) {
-			w := wired(t, nil)
-			return w.A.Host, w.B.Host, w.A.Addr4
-		}},
+		{overIPv4, 100, 10},
+		{overIPv6, 20, 20},
+		{loopbackIPv4, 20, 20},
+		{loopbackIPv6, 20, 20},
+		{elsewhere, 20, 20},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			srv, cli, addr := test.path(t)
+			srv, cli, addr := test.hosts(t)
 			k := keep(t, srv, "tcp", ":8080")
 			a := startHolding(t, srv, paced(test.rate, 20*time.Second))
 			c := newCrowd(t, cli, netip.AddrPortFrom(addr, port), test.clients)
@@ -96,26 +110,50 @@ func TestPacedCrowd(t *testing.T) {
 	}
 }
 
-// Where nothing is held, one of a crowd comes in, and the others hear at once
-// that they do not.
+// Where nothing is held, those of a crowd come in who are a burst, and the
+// others hear at once that they do not.
 func TestPacedWithoutHolding(t *testing.T) {
-	const clients = 50
-	srv, cli, to := hosts(t)
-	k := keep(t, srv, "tcp", ":8080")
-	a := startHolding(t, srv, paced(10, 0))
-	c := newCrowd(t, cli, to, clients)
-	c.wait(t, patience)
-	if len(c.connected) != 1 || c.refused != clients-1 {
-		t.Fatalf("%v; want 1 and %d", c, clients-1)
+	const clients = 100
+	for _, test := range []struct {
+		path
+		burst int
+	}{
+		{overIPv4, 1}, {overIPv4, 10}, {overIPv6, 10}, {loopbackIPv4, 10}, {loopbackIPv6, 10},
+	} {
+		t.Run(fmt.Sprintf("%s, burst %d", test.name, test.burst), func(t *testing.T) {
+			srv, cli, addr := test.hosts(t)
+			k := keep(t, srv, "tcp", ":8080")
+			a := startHolding(t, srv, func(r *config.Rule) {
+				paced(10, 0)(r)
+				r.Pace.Burst = test.burst
+			})
+			c := newCrowd(t, cli, netip.AddrPortFrom(addr, port), clients)
+			c.wait(t, patience)
+			if len(c.connected) != test.burst || c.refused != clients-test.burst {
+				t.Fatalf("%v; want %d and %d", c, test.burst, clients-test.burst)
+			}
+			if slowest := quantile(c.rejected, 1); slowest > slack {
+				t.Errorf("a refusal took %v", slowest)
+			}
+			checkRefusedByPace(t, a, uint64(clients-test.burst))
+			k.await(t, test.burst)
+
+			// A second later there is another burst, and with no idle time before
+			// it one more a tenth of a second at most.
+			if test.burst > 1 {
+				time.Sleep(time.Second)
+				more := newCrowd(t, cli, netip.AddrPortFrom(addr, port), clients)
+				more.wait(t, patience)
+				if len(more.connected) != test.burst {
+					t.Errorf("a second later %v; want %d", more, test.burst)
+				}
+				more.close()
+			}
+			c.close()
+			k.empty(t, a)
+			empty(t, a)
+		})
 	}
-	if slowest := quantile(c.rejected, 1); slowest > slack {
-		t.Errorf("a refusal took %v", slowest)
-	}
-	checkRefusedByPace(t, a, clients-1)
-	k.await(t, 1)
-	c.close()
-	k.empty(t, a)
-	empty(t, a)
 }
 
 // Of a crowd, those come in whose turn is not too far off.

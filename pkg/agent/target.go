@@ -250,6 +250,7 @@ func (t *target) order() loader.Order {
 		Drop:         rule.Reject == config.RejectDrop,
 		Doubt:        t.doubt(),
 		PaceInterval: t.interval,
+		PaceCredit:   time.Duration(rule.Pace.Burst-1) * t.interval,
 		Idle:         rule.End.Idle,
 	}
 	if rule.Waits() {

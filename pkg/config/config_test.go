@@ -28,7 +28,7 @@ func parse(t *testing.T, text string, in Input) (*Config, error) {
 // What a rule has that gives neither hold nor pace.
 var (
 	unheld  = Hold{MaxWaiting: 1000, Order: "fifo"}
-	unpaced = Pace{Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}}
+	unpaced = Pace{Burst: 1, Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}}
 )
 
 func TestDefaults(t *testing.T) {
@@ -107,7 +107,7 @@ defaults: # in force for the rules above it as well
 				Unit: "request", Signal: "rtt", Reject: "reset",
 				Hold: Hold{MaxWait: 10 * time.Millisecond, MaxWaiting: 500, Order: "lifo"},
 				Pace: Pace{
-					Rate: Rate{PerSecond: 12.5}, MaxWait: 20 * time.Second, Headroom: 2,
+					Rate: Rate{PerSecond: 12.5}, Burst: 1, MaxWait: 20 * time.Second, Headroom: 2,
 					WarmUp: Ramp{Period: 10 * time.Second, ColdFactor: 5},
 				},
 				Limit: Limit{Algorithm: "gradient2", Params: controller.Params{
@@ -122,7 +122,7 @@ defaults: # in force for the rules above it as well
 				Scope: Scope{Netns: "blue"}, WarmUp: ptr(time.Minute),
 				Unit: "connection", Signal: "service", Reject: "drop",
 				Hold: Hold{MaxWait: 10 * time.Millisecond, MaxWaiting: 1000, Order: "fifo"},
-				Pace: Pace{Rate: Rate{Auto: true}, Headroom: 1.5, WarmUp: Ramp{ColdFactor: 3}},
+				Pace: Pace{Rate: Rate{Auto: true}, Burst: 1, Headroom: 1.5, WarmUp: Ramp{ColdFactor: 3}},
 				Limit: Limit{Algorithm: "blog", Params: controller.Params{
 					Min: ptr(7), Smoothing: ptr(0.3), Growth: ptr(controller.PerWindow),
 				}},
@@ -131,7 +131,7 @@ defaults: # in force for the rules above it as well
 				Name: "none", Ports: []uint16{1}, Mode: "observe", Force: true,
 				Unit: "connection", Signal: "service", Reject: "reset",
 				Hold:  Hold{MaxWait: 0, MaxWaiting: 1000, Order: "fifo"},
-				Pace:  Pace{Headroom: 2, WarmUp: Ramp{ColdFactor: 3}},
+				Pace:  Pace{Burst: 1, Headroom: 2, WarmUp: Ramp{ColdFactor: 3}},
 				Limit: Limit{Algorithm: "fixed", Params: controller.Params{Initial: ptr(0), Min: ptr(0)}},
 			},
 		},
@@ -269,7 +269,7 @@ defaults:
   unit: request
   end: first_byte
   hold: {max_wait: 1s}
-  pace: {rate: 100, max_wait: 2s, headroom: 3, warm_up: {period: 10s}}
+  pace: {rate: 100, burst: 7, max_wait: 2s, headroom: 3, warm_up: {period: 10s}}
 rules:
   - {port: 1, hold: {order: lifo}}
   - {port: 2, unit: connection, hold: {max_wait: 0s}, pace: {rate: none}}
@@ -279,7 +279,7 @@ rules:
 		t.Fatal(err)
 	}
 	slow := Pace{
-		Rate: Rate{PerSecond: 100}, MaxWait: 2 * time.Second, Headroom: 3,
+		Rate: Rate{PerSecond: 100}, MaxWait: 2 * time.Second, Burst: 7, Headroom: 3,
 		WarmUp: Ramp{Period: 10 * time.Second, ColdFactor: 3},
 	}
 	off, auto := slow, slow

@@ -14,6 +14,7 @@ const (
 	maxWaiting    = 16384 // of the map holds of the programs
 	minRate       = 0.001
 	maxRate       = 1e6
+	maxBurst      = 100000
 	minHeadroom   = 0.1
 	maxHeadroom   = 10
 	minRamp       = time.Second
@@ -48,7 +49,12 @@ func (d *decoder) hold(v value, h *Hold) {
 
 func (d *decoder) pace(v value, p *Pace) {
 	d.fields(v, map[string]func(value){
-		"rate":     func(v value) { d.rate(v, &p.Rate) },
+		"rate": func(v value) { d.rate(v, &p.Rate) },
+		"burst": func(v value) {
+			if n, ok := d.number(v, 1, maxBurst); ok {
+				p.Burst = n
+			}
+		},
 		"max_wait": func(v value) { d.span(v, &p.MaxWait, 0, maxWait) },
 		"headroom": func(v value) {
 			if f, ok := d.float(v); ok && d.within(v, f, minHeadroom, maxHeadroom) {

@@ -45,12 +45,19 @@ type Pace struct {
 	// Rate is how many units are admitted a second, at even intervals: 0.001
 	// to 1000000; or auto, what keeps the limit just busy: Headroom x limit /
 	// mean time in flight (Little's law), computed anew in each window; or
-	// none. Idle time earns no credit: there are no bursts.
+	// none.
 	Rate Rate `yaml:"rate"`
+
+	// Burst is how many units may be admitted at the same moment, 1 to 100000:
+	// as many intervals of idle time are made up for. With 1 idle time earns
+	// nothing, and there are no bursts. As many as the rate admits in a second
+	// make it an ordinary limit of the rate, where max_wait is 0s.
+	Burst int `yaml:"burst"`
 
 	// MaxWait is the longest wait for a slot of the pace, 0s to 1h. A unit
 	// whose slot is farther off is refused, and takes none. With 0s whoever
-	// comes sooner than an interval after the one before is refused.
+	// comes sooner than an interval after the one before is refused, unless
+	// Burst lets it in.
 	MaxWait time.Duration `yaml:"max_wait"`
 
 	// Headroom is the factor of rate: auto, 0.1 to 10. Above 1 it is the limit

@@ -67,7 +67,7 @@ func DefaultRule() Rule {
 		Signal: SignalService,
 		Limit:  Limit{Algorithm: "guarded"},
 		Hold:   Hold{MaxWaiting: 1000, Order: OrderFIFO},
-		Pace:   Pace{Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}},
+		Pace:   Pace{Burst: 1, Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}},
 		Reject: RejectReset,
 	}
 }

@@ -111,6 +111,7 @@ type headgateTargetConf struct {
 	MaxWaiting   uint32
 	MaxWait      uint64
 	PaceInterval uint64
+	PaceCredit   uint64
 	PaceMaxWait  uint64
 	Doubt        uint64
 	Idle         uint64

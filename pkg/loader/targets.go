@@ -53,6 +53,7 @@ type Order struct {
 	MaxWaiting   int           // most units that wait at once
 	MaxWait      time.Duration // for a free slot
 	PaceInterval time.Duration // from one admission to the next; 0: no pace
+	PaceCredit   time.Duration // how far the schedule may lag behind: (burst - 1) x PaceInterval
 	PaceMaxWait  time.Duration // how far off a pace slot may be
 
 	Idle time.Duration // output idle for so long ends a request; 0: its first byte does
@@ -210,6 +211,7 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			MaxWaiting:   clampUint32(o.MaxWaiting),
 			MaxWait:      uint64(max(o.MaxWait, 0)),
 			PaceInterval: uint64(max(o.PaceInterval, 0)),
+			PaceCredit:   uint64(max(o.PaceCredit, 0)),
 			PaceMaxWait:  uint64(max(o.PaceMaxWait, 0)),
 			Idle:         uint64(max(o.Idle, 0)),
 		}

@@ -60,7 +60,7 @@ func (g *fakeGate) Held(f Flow, _ uint32) (Hold, Standing, error) {
 	h, ok := g.waiting[f]
 	if !ok {
 		if g.interval > 0 {
-			slot, _ := g.slots.Take(uint64(monotonic()), g.interval, math.MaxUint64)
+			slot, _ := g.slots.Take(uint64(monotonic()), g.interval, 0, math.MaxUint64)
 			h.Release = time.Duration(slot)
 		}
 		g.waiting[f] = h

@@ -83,7 +83,7 @@ func (p *Pacer) Take(now time.Duration, n int) (wait time.Duration, ok bool) {
 // take asks for a slot that lies cost quanta after the one before.
 func (p *Pacer) take(now time.Duration, cost int64) (wait time.Duration, ok bool) {
 	t := uint64(max(now, 0)/p.quantum) + 1 // 0 is no slot
-	slot, ok := NextSlot(p.last, t, uint64(max(cost, 0)), p.maxWait)
+	slot, ok := NextSlot(p.last, t, uint64(max(cost, 0)), 0, p.maxWait)
 	if !ok {
 		return 0, false
 	}

@@ -42,29 +42,35 @@ func AutoRate(limit int, mean time.Duration, headroom float64) float64 {
 	return min(rate, MaxRate)
 }
 
-// NextSlot returns when an arrival at now may pass, in nanoseconds, or not ok
-// when it would have to wait for longer than maxWait. last is the slot given
-// out last and 0 before the first; the arrival takes the slot by replacing
-// last with it.
+// NextSlot returns the slot of an arrival at now, in nanoseconds, or not ok
+// when it would have to wait for longer than maxWait. An arrival whose slot is
+// not after now passes at once. last is the slot given out last and 0 before
+// the first; the arrival takes the slot by replacing last with it.
 //
-// Idle time earns no credit, and an arrival that is refused moves nothing.
-// last and not the next free slot is what is kept, so that a new interval
-// holds at once and not only after a wait of the old one.
+// The schedule may lag behind the clock by credit: with n - 1 intervals of it,
+// n arrivals pass at the same moment after an idle time. This is the virtual
+// scheduling of ITU-T I.371, where credit is the cell delay variation
+// tolerance. With 0 idle time earns nothing. An arrival that is refused moves
+// nothing. last and not the next free slot is what is kept, so that a new
+// interval holds at once and not only after a wait of the old one.
 //
 // This is the arithmetic of the kernel program: unsigned 64-bit, without a
-// division, and defined for every input. now is never 0 there.
-func NextSlot(last, now, interval, maxWait uint64) (slot uint64, ok bool) {
+// division, and defined for every input. now is never 0 there, and before 1
+// nothing is earned.
+func NextSlot(last, now, interval, credit, maxWait uint64) (slot uint64, ok bool) {
+	earliest := uint64(1)
+	if now > credit {
+		earliest = now - credit
+	}
 	if last == 0 {
-		return now, true
+		return earliest, true
 	}
 	slot = last + interval
 	if slot < last { // beyond the end of time
 		return 0, false
 	}
-	if slot <= now {
-		return now, true
-	}
-	return slot, slot-now <= maxWait
+	slot = max(slot, earliest)
+	return slot, slot <= now || slot-now <= maxWait
 }
 
 // Slots gives out slots to several callers at once, as the processors of a
@@ -72,10 +78,10 @@ func NextSlot(last, now, interval, maxWait uint64) (slot uint64, ok bool) {
 type Slots struct{ last atomic.Uint64 }
 
 // Take takes the next slot. The arguments and results are those of [NextSlot].
-func (s *Slots) Take(now, interval, maxWait uint64) (slot uint64, ok bool) {
+func (s *Slots) Take(now, interval, credit, maxWait uint64) (slot uint64, ok bool) {
 	for {
 		last := s.last.Load()
-		slot, ok = NextSlot(last, now, interval, maxWait)
+		slot, ok = NextSlot(last, now, interval, credit, maxWait)
 		if !ok || s.last.CompareAndSwap(last, slot) {
 			return slot, ok
 		}
