@@ -22,6 +22,10 @@ const (
 	// format needs 5. The parser recurses, and its time grows with the square
 	// of the depth.
 	maxDepth = 16
+
+	// maxKeys is how many keys a mapping may have; the format has none with 40.
+	// The parser's time grows with the square of their number.
+	maxKeys = 256
 )
 
 // document parses a YAML file of one document and returns its body, nil when
@@ -64,10 +68,10 @@ func (r *report) document(file string, data []byte) ast.Node {
 
 // refused returns the first token that is not let through to the parser.
 func refused(tokens token.Tokens) (*token.Token, string) {
-	var flow int      // open brackets and braces
-	var columns []int // of the block lists and mappings that are open
+	// What is open: block lists and mappings by their columns, inner ones further
+	// to the right; and brackets and braces.
+	var blocks, flows []opened
 	for i, t := range tokens {
-		column := t.Position.Column
 		switch t.Type {
 		case token.AnchorType, token.AliasType, token.MergeKeyType:
 			return t, "anchors, aliases and merge keys are not part of this format; use defaults"
@@ -76,27 +80,42 @@ func refused(tokens token.Tokens) (*token.Token, string) {
 		case token.MappingKeyType:
 			return t, `a key is written "key: value"`
 		case token.SequenceStartType, token.MappingStartType:
-			flow++
+			flows = append(flows, opened{})
 		case token.SequenceEndType, token.MappingEndType:
-			flow--
+			flows = flows[:max(len(flows)-1, 0)]
 		case token.MappingValueType, token.SequenceEntryType:
-			if flow > 0 {
+			key := t
+			if t.Type == token.MappingValueType && i > 0 && tokens[i-1].Position.Line == t.Position.Line {
+				key = tokens[i-1]
+			}
+			in := &flows
+			if len(flows) == 0 {
+				in = &blocks
+				column := key.Position.Column
+				for len(blocks) > 0 && blocks[len(blocks)-1].column > column {
+					blocks = blocks[:len(blocks)-1]
+				}
+				if len(blocks) == 0 || blocks[len(blocks)-1].column < column {
+					blocks = append(blocks, opened{column: column})
+				}
+			}
+			if t.Type == token.SequenceEntryType {
 				break
 			}
-			if t.Type == token.MappingValueType && i > 0 && tokens[i-1].Position.Line == t.Position.Line {
-				column = tokens[i-1].Position.Column
+			innermost := &(*in)[len(*in)-1]
+			if innermost.keys++; innermost.keys > maxKeys {
+				return key, fmt.Sprintf("more than %d keys in one mapping", maxKeys)
 			}
-			for len(columns) > 0 && columns[len(columns)-1] >= column {
-				columns = columns[:len(columns)-1]
-			}
-			columns = append(columns, column)
 		}
-		if flow+len(columns) > maxDepth {
+		if len(flows)+len(blocks) > maxDepth {
 			return t, fmt.Sprintf("nested deeper than %d", maxDepth)
 		}
 	}
 	return nil, ""
 }
+
+// opened is a list or mapping that has not ended yet.
+type opened struct{ column, keys int }
 
 func tokenPlace(file string, t *token.Token) place {
 	if t == nil || t.Position == nil {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -235,6 +236,9 @@ rules:
 	"deep brackets":   {"rules: " + strings.Repeat("[", 500_000), Input{}, []string{"1:23: nested deeper than 16"}},
 	"deep dashes":     {strings.Repeat("- ", 500_000), Input{}, []string{"1:33: nested deeper than 16"}},
 	"deep questions":  {strings.Repeat("? ", 500_000), Input{}, []string{`1:1: a key is written "key: value"`}},
+	"many keys":       {manyKeys("k%d: 1\n"), Input{}, []string{"257:1: more than 256 keys in one mapping"}},
+	"many in a rule":  {"rules:\n- port: 1\n" + manyKeys("  k%d: 1\n"), Input{}, []string{"258:3: more than 256 keys in one mapping"}},
+	"many in braces":  {"rules: [{port: 1}, {\n" + manyKeys("k%d: 1,\n") + "}]", Input{}, []string{"258:1: more than 256 keys in one mapping"}},
 	"too large":       {"# " + strings.Repeat("x", 1<<20), Input{}, []string{" is larger than 1048576 bytes"}},
 	"ssh": {"rules: [{port: 8080}, {port: 22}, {port: 22, name: in-x, scope: {netns: x}}]", Input{SSHPort: 22}, []string{
 		"1:30: rules[1].port: port 22 is that of your ssh session, which the rule could lock out; set force: true if that is meant"}},
@@ -248,10 +252,24 @@ rules:
 	}},
 }
 
+// manyKeys is a mapping of tens of thousands of keys.
+func manyKeys(line string) string {
+	var b strings.Builder
+	for i := range 80_000 {
+		fmt.Fprintf(&b, line, i)
+	}
+	return b.String()
+}
+
 func TestErrors(t *testing.T) {
 	for name, tt := range errorCases {
 		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
 			c, err := parse(t, tt.text, tt.in)
+			// The largest take 50 ms; what is not linear in them takes many seconds.
+			if took := time.Since(begin); took > 3*time.Second {
+				t.Errorf("took %v", took)
+			}
 			if c != nil {
 				t.Error("a configuration was returned")
 			}

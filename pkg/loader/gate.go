@@ -71,8 +71,8 @@ type Gate struct {
 }
 
 // Open loads the programs and takes over the maps of a predecessor, or makes
-// new ones. It attaches nothing. Errors wrap [ErrInUse], [ErrNotBPFFS] or
-// [os.ErrPermission] where those apply.
+// new ones. It attaches nothing. Errors wrap [ErrInUse], [ErrNotBPFFS],
+// [ErrForeign] or [os.ErrPermission] where those apply.
 func Open(o Options) (_ *Gate, err error) {
 	spec, err := loadHeadgate()
 	if err != nil {
@@ -96,6 +96,9 @@ func Open(o Options) (_ *Gate, err error) {
 			err = errors.Join(err, g.Abandon())
 		}
 	}()
+	if err := state.mark(); err != nil {
+		return nil, explain(err)
+	}
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
 		return nil, noState(state.devices(), err)
 	}

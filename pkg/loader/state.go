@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,10 +21,15 @@ var (
 
 	// ErrNotBPFFS means that the state directory is not on a BPF file system.
 	ErrNotBPFFS = errors.New("not on a BPF file system (bpffs)")
+
+	// ErrForeign means that others keep something in the state directory under a
+	// name that we would use.
+	ErrForeign = errors.New("not made by headgate")
 )
 
 // The layout of the state directory, on a bpffs:
 //
+//	headgate-state    a map that says that what follows is ours
 //	live/maps/NAME    every map of the programs, and "layout"
 //	live/links/NAME   what keeps each program attached
 //	new-PID           a live directory in the making; renamed when complete
@@ -32,6 +38,7 @@ var (
 //
 // It is changed only by who holds the lock on it.
 const (
+	markName    = "headgate-state"
 	liveName    = "live"
 	mapsName    = "maps"
 	linksName   = "links"
@@ -68,8 +75,9 @@ func openState(path string) (*stateDir, error) {
 	return &stateDir{path: path, lock: f}, nil
 }
 
-// CheckState says whether a state directory can be made at path: whether its
-// nearest parent that exists is on a bpffs. If not, it is an [ErrNotBPFFS].
+// CheckState says whether a state directory can be at path: whether its nearest
+// parent that exists is on a bpffs, else it is an [ErrNotBPFFS]; and whether what
+// is in it is ours to change and remove, else it is an [ErrForeign].
 func CheckState(path string) error {
 	for at := path; ; at = filepath.Dir(at) {
 		var st unix.Statfs_t
@@ -83,8 +91,40 @@ func CheckState(path string) error {
 		if st.Type != unix.BPF_FS_MAGIC {
 			return fmt.Errorf("state directory %s: %w; mount one: mount -t bpf bpf /sys/fs/bpf", path, ErrNotBPFFS)
 		}
+		return checkOwner(path)
+	}
+}
+
+// checkOwner refuses a directory that has no mark of ours and something under a
+// name of ours. A BPF file system may be shared, and the directory its root.
+func checkOwner(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err != nil {
+		return noState(path, err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == markName:
+			return nil
+		case name == liveName || name == devicesName || isHalfMade(e):
+			foreign = name
+		}
+	}
+	if foreign != "" {
+		return fmt.Errorf("state directory %s: what is called %s in it was %w; name another directory", path, foreign, ErrForeign)
+	}
+	return nil
+}
+
+// isHalfMade says whether an entry is a live directory in the making.
+func isHalfMade(e fs.DirEntry) bool {
+	pid, ours := strings.CutPrefix(e.Name(), newPrefix)
+	_, err := strconv.Atoi(pid)
+	return ours && err == nil && e.IsDir()
 }
 
 // noState says why there can be no state directory, and what to do about it.
@@ -123,6 +163,35 @@ func holder(f *os.File) string {
 
 func (s *stateDir) close() error { return s.lock.Close() }
 
+// mark says that the directory is ours, before anything else is in it.
+func (s *stateDir) mark() error {
+	path := filepath.Join(s.path, markName)
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "headgate_state", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		return fmt.Errorf("create map headgate_state: %w", err)
+	}
+	defer m.Close()
+	if err := m.Pin(path); err != nil {
+		return noState(path, err)
+	}
+	return nil
+}
+
+// unmark is the last thing: it takes the mark away, and the directory, unless
+// something of ours, or of somebody else, is in it.
+func (s *stateDir) unmark() error {
+	if _, err := os.Lstat(s.devices()); err == nil {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(s.path, markName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return removeEmpty(s.path)
+}
+
 func (s *stateDir) devices() string         { return DevicesDir(s.path) }
 func (s *stateDir) live() string            { return filepath.Join(s.path, liveName) }
 func (s *stateDir) maps() string            { return filepath.Join(s.live(), mapsName) }
@@ -158,8 +227,7 @@ func (s *stateDir) removeLeftovers() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	for _, e := range entries {
-		pid, ours := strings.CutPrefix(e.Name(), newPrefix)
-		if _, err := strconv.Atoi(pid); ours && err == nil && e.IsDir() {
+		if isHalfMade(e) {
 			if err := os.RemoveAll(filepath.Join(s.path, e.Name())); err != nil {
 				return fmt.Errorf("state directory: %w", err)
 			}
@@ -191,7 +259,7 @@ func (s *stateDir) abandon() error {
 	if err := errors.Join(s.removeLive(), s.removeLeftovers()); err != nil {
 		return err
 	}
-	return errors.Join(removeEmpty(s.devices()), removeEmpty(s.path))
+	return errors.Join(removeEmpty(s.devices()), s.unmark())
 }
 
 // removeEmpty removes a directory unless something is in it, or mounted there.

@@ -259,6 +259,10 @@ func TestStateHalfMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	pin(t, filepath.Join(leftover, "states"), nil)
+	if _, err := openState(dir); !errors.Is(err, ErrForeign) {
+		t.Errorf("without a mark: %v", err)
+	}
+	pin(t, filepath.Join(dir, markName), nil)
 
 	s, err := openState(dir)
 	if err != nil {
@@ -274,21 +278,73 @@ func TestStateHalfMade(t *testing.T) {
 		t.Error("a map was pinned under an impossible name")
 	}
 	mustNotExist(t, filepath.Dir(leftover))
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left after a failure: %v, %v", left, err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left beside the mark after a failure: %v, %v", left, err)
 	}
 	spec.Maps["states"].ValueSize = 0
 	if m, err := createMaps(s, spec, 64); err == nil {
 		closeMaps(m)
 		t.Error("an impossible map was made")
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left after a failure: %v, %v", left, err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left beside the mark after a failure: %v, %v", left, err)
 	}
 	if err := errors.Join(s.remove(), s.close()); err != nil {
 		t.Error(err)
 	}
 	mustNotExist(t, dir)
+}
+
+// A BPF file system that others use too can hold our state, beside what they
+// keep there and not in place of it.
+func TestStateBesideOthers(t *testing.T) {
+	for _, name := range []string{liveName, devicesName, newPrefix + "4711"} {
+		t.Run(name, func(t *testing.T) {
+			dir := stateOf(t)
+			theirs := filepath.Join(dir, name, mapsName, layoutMap)
+			if err := os.MkdirAll(filepath.Dir(theirs), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			pin(t, theirs, nil)
+			defer os.RemoveAll(dir)
+			check := func(what string, err error) {
+				t.Helper()
+				if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			_, err := Open(Options{Dir: dir})
+			check("Open", err)
+			check("CheckState", CheckState(dir))
+			_, err = Cleanup(dir)
+			check("Cleanup", err)
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+				t.Errorf("in the directory: %v, %v", left, err)
+			}
+			if _, err := os.Lstat(theirs); err != nil {
+				t.Errorf("what others keep: %v", err)
+			}
+		})
+	}
+	t.Run("under other names", func(t *testing.T) {
+		dir := stateOf(t)
+		theirs := filepath.Join(dir, "new-and-theirs")
+		if err := os.MkdirAll(theirs, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		for range 2 {
+			if err := open(t, Options{Dir: dir}).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Cleanup(dir); err != nil {
+			t.Error(err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "new-and-theirs" {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	})
 }
 
 func TestTargets(t *testing.T) {
