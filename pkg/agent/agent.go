@@ -220,15 +220,29 @@ func (a *Agent) loop(ctx context.Context) {
 	defer window.Stop()
 	meters := time.NewTicker(meterInterval)
 	defer meters.Stop()
+	// With 100,000 connections a look through all takes 100 ms: windows go on.
+	settled, settling := make(chan error, 1), false
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
+			if settling {
+				a.note(<-settled)
+			}
 			return
 		case <-window.C:
 			err = a.runWindow()
 		case <-meters.C:
 			err = a.readMeters()
+			if settling {
+				break
+			}
+			if scopes := a.doubtful(); len(scopes) > 0 {
+				settling = true
+				go func() { settled <- a.settle(scopes) }()
+			}
+		case err = <-settled:
+			settling = false
 		}
 		a.note(err)
 	}
@@ -313,7 +327,7 @@ func (a *Agent) readMeters() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.settle(now), a.watchAllListeners(now))
+	return a.watchAllListeners(now)
 }
 
 // giveUpTime is how long after its time is over a request is given up that
@@ -345,10 +359,17 @@ func (s *scopeState) due(now time.Duration) bool {
 	return len(s.reviews) < planned
 }
 
-// settle has requests end that nobody else ends: whose response looked like
-// something else, or was not told of. The former shows a second later, so those
-// are settled that were seen the time before; the latter once it is idle.
-func (a *Agent) settle(now time.Duration) error {
+// doubtful returns the scopes with requests that nobody else ends: whose response
+// looked like something else, or was not told of. The former shows a second later,
+// so those are settled that were seen the time before; the latter once it is idle.
+func (a *Agent) doubtful() []*scopeState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, err := monotonic()
+	if err != nil {
+		return nil // as the next window will say
+	}
+	var found []*scopeState
 	for _, s := range a.scopes {
 		look := s.due(now)
 		for _, t := range s.targets {
@@ -361,9 +382,16 @@ func (a *Agent) settle(now time.Duration) error {
 				s.reviews = append(s.reviews, now+t.config.Rule.End.Idle)
 			}
 		}
-		if !look {
-			continue
+		if look {
+			found = append(found, s)
 		}
+	}
+	return found
+}
+
+// settle has the requests of scopes end that are over.
+func (a *Agent) settle(scopes []*scopeState) error {
+	for _, s := range scopes {
 		if err := a.gate.Adopt(s.netns); err != nil {
 			return fmt.Errorf("scope %s: %w", s.scope, err)
 		}
