@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"maps"
+	"time"
 
 	"headgate/pkg/loader"
 	"headgate/pkg/metrics"
@@ -11,36 +12,52 @@ import (
 
 // Status returns the state as of the last window.
 func (a *Agent) Status() status.Status {
-	return a.Snapshot().Status
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.status(a.reportTime())
+}
+
+// reportTime is when a report is made.
+func (a *Agent) reportTime() time.Duration {
+	now, err := monotonic()
+	if err != nil {
+		return a.renewed
+	}
+	return now
+}
+
+func (a *Agent) status(now time.Duration) status.Status {
+	s := status.Status{
+		Version:      a.version,
+		Mode:         string(a.cfg.Mode),
+		LeaseSeconds: a.cfg.Lease.Seconds(),
+		Capabilities: make(map[string]bool),
+		Targets:      make([]status.Target, 0, len(a.targets)),
+	}
+	for c, able := range a.gate.Capabilities() {
+		s.Capabilities[string(c)] = able
+	}
+	for _, t := range a.targets {
+		s.Targets = append(s.Targets, t.status(now))
+	}
+	return s
 }
 
 // Snapshot returns what a scrape of the metrics reports.
 func (a *Agent) Snapshot() metrics.Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, err := monotonic()
-	if err != nil {
-		now = a.renewed
-	}
+	now := a.reportTime()
 	s := metrics.Snapshot{
-		Status: status.Status{
-			Version:      a.version,
-			Mode:         string(a.cfg.Mode),
-			LeaseSeconds: a.cfg.Lease.Seconds(),
-			Capabilities: make(map[string]bool),
-		},
+		Status:           a.status(now),
 		LeaseAge:         now - a.renewed,
 		ProgramsAttached: make(map[string]int),
 		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0},
-	}
-	for c, able := range a.gate.Capabilities() {
-		s.Status.Capabilities[string(c)] = able
 	}
 	for hook, n := range a.gate.Attached() {
 		s.ProgramsAttached[string(hook)] = n
 	}
 	for _, t := range a.targets {
-		s.Status.Targets = append(s.Status.Targets, t.status(now))
 		d := metrics.Detail{
 			Service: t.service.sum.Clone(),
 			TCPRTT:  t.trips.sum.Clone(),

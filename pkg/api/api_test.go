@@ -86,7 +86,7 @@ func do(t *testing.T, method, url string, header ...string) (*http.Response, str
 func TestPaths(t *testing.T) {
 	addr := serve(t, fakeAgent{}, "")
 	for path, want := range map[string]string{
-		"/":              `<a href="/metrics">`,
+		"/":              `<a href="metrics">`,
 		"/metrics":       "headgate_limit{port=\"8080\",rule=\"shop\",scope=\"host\",unit=\"connection\"} 57\n",
 		"/healthz":       "the process is alive\n",
 		"/readyz":        "ready\n",

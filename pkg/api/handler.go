@@ -1,7 +1,6 @@
 package api
 
 import (
-	_ "embed"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -10,18 +9,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"headgate/pkg/history"
 	"headgate/pkg/metrics"
 )
 
 // maxScrapes is how many scrapes are answered at once; one more gets 503.
 const maxScrapes = 8
 
-//go:embed index.html
-var index string
-
 // newHandler returns what the address serves: reading only. The mux answers
 // any method but GET and HEAD with 405.
-func newHandler(src Source, log *slog.Logger) http.Handler {
+func newHandler(src Source, past *history.Store, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.NewRegistry(src), promhttp.HandlerOpts{
 		EnableOpenMetrics:   true,
@@ -49,14 +46,12 @@ func newHandler(src Source, log *slog.Logger) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(append(body, '\n')) // the client is gone
 	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, index)
-	})
+	handlePage(mux, past, log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
 		mux.ServeHTTP(w, r)
 	})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"headgate/pkg/config"
+	"headgate/pkg/history"
 )
 
 // Whoever can reach the address may talk to it, so that all a client can take
@@ -85,9 +87,17 @@ func listenError(address string, err error) error {
 // Addr returns the address that is listened on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Serve answers requests about src until Close, and then returns nil.
+// Serve answers requests about src until Close, and then returns nil. While it
+// does, it remembers what the live page shows of the past.
 func (s *Server) Serve(src Source, log *slog.Logger) error {
-	s.http.Handler = newHandler(src, log)
+	past := history.New()
+	ctx, stop := context.WithCancel(context.Background())
+	var recorder sync.WaitGroup
+	recorder.Go(func() { remember(ctx, src, past) })
+	defer recorder.Wait()
+	defer stop()
+
+	s.http.Handler = newHandler(src, past, log)
 	s.http.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // what clients do wrong
 	err := web.Serve(s.listener, s.http, &web.FlagConfig{WebConfigFile: &s.webConfig}, log)
 	if errors.Is(err, http.ErrServerClosed) {
