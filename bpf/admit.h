@@ -8,6 +8,7 @@
 #ifndef HEADGATE_ADMIT_H
 #define HEADGATE_ADMIT_H
 
+#include "event.h"
 #include "pace.h"
 #include "slots.h"
 
@@ -28,8 +29,6 @@
 #define SWEEP_INTERVAL 100000000ULL
 
 #define EEXIST 17
-
-enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE };
 
 /*
  * Fills in the addresses of a key from the context of a sk_lookup or sockops
@@ -188,15 +187,21 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 		COUNT(key->target, pending_full);
 }
 
-/* Counts who is let in over the limit: nobody is refused where nothing is in force. */
-static __always_inline void take_slot_freely(__u32 target, struct target_conf *conf,
+/*
+ * Takes a slot where nothing is in force, so that nobody is refused. Counts, and
+ * says, who is let in over the limit.
+ */
+static __always_inline bool take_slot_freely(__u32 target, struct target_conf *conf,
 					     struct target_state *st, __u32 limit)
 {
-	if (in_flight(st->units) >= limit) {
+	bool over = in_flight(st->units) >= limit;
+
+	if (over) {
 		note_refusal(conf, st);
 		COUNT(target, would_reject);
 	}
 	take_slot(st, conf->tick, 0);
+	return over;
 }
 
 /*
@@ -205,10 +210,11 @@ static __always_inline void take_slot_freely(__u32 target, struct target_conf *c
  * or it is neither. The limit is asked before the pace, so that a refusal moves
  * no schedule. max_waiting is 0 where nothing can be held.
  */
-static __always_inline enum verdict admit(__u32 target, struct target_conf *conf,
+static __always_inline enum verdict admit(struct pending_key *key, struct target_conf *conf,
 					  struct target_state *st, __u64 now, __u32 max_waiting,
 					  __u64 *release)
 {
+	__u32 target = key->target;
 	__u32 limit = limit_now(conf, st);
 	__u64 units = st->units;
 	/* Where nothing waits any more, those of an earlier rule have no turn. */
@@ -216,7 +222,8 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 
 	*release = 0;
 	if (!in_force(conf, now)) {
-		take_slot_freely(target, conf, st, limit);
+		if (take_slot_freely(target, conf, st, limit) && may_tell(conf, st))
+			tell(key, REJECT_LIMIT, true);
 		return ADMIT;
 	}
 	if (!max_waiting) {
@@ -245,15 +252,17 @@ static __always_inline enum verdict admit(__u32 target, struct target_conf *conf
 	return HOLD;
 }
 
-static __always_inline void count_refusal(__u32 target, struct target_conf *conf,
+static __always_inline void count_refusal(struct pending_key *key, struct target_conf *conf,
 					  struct target_state *st, enum verdict v)
 {
 	if (v == REJECT_PACE) {
-		COUNT(target, rejected_pace); /* says nothing of the limit */
-		return;
+		COUNT(key->target, rejected_pace); /* says nothing of the limit */
+	} else {
+		note_refusal(conf, st);
+		COUNT(key->target, rejected);
 	}
-	note_refusal(conf, st);
-	COUNT(target, rejected);
+	if (may_tell(conf, st))
+		tell(key, v, false);
 }
 
 #endif

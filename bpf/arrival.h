@@ -8,12 +8,15 @@
 
 /*
  * A segment with payload, on the device or, where that had no program, at the
- * socket. HOLD: it has to be queued for the agent.
+ * socket (key: NULL), where nothing can be held. HOLD: it has to be queued for
+ * the agent. REJECT_LIMIT: it would be refused, were that possible at a socket.
  */
 static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struct conn *c,
-						    __u32 target, struct segment *s,
-						    struct received *r, bool may_hold)
+						    struct pending_key *key, struct segment *s,
+						    struct received *r)
 {
+	bool may_hold = key;
+	__u32 target = c->target;
 	struct target_conf *conf;
 	struct target_state *st;
 	__u64 now, release;
@@ -50,7 +53,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 
 	c->cohort = conf->cohort_epoch;
 	/* The agent counts who waits, and refuses, for it alone can. */
-	v = may_hold ? admit(target, conf, st, now, ~0U, &release) : REJECT_LIMIT;
+	v = may_hold ? admit(key, conf, st, now, ~0U, &release) : REJECT_LIMIT;
 	if (v == REJECT_PACE && try_wait(st, ~0U)) {
 		COUNT(target, rejected_pace);
 		release = RELEASE_NEVER;
@@ -61,10 +64,10 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 		c->release = release;
 		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
 	}
-	if (v != ADMIT)
-		take_slot_freely(target, conf, st, limit_now(conf, st));
+	if (v != ADMIT && !take_slot_freely(target, conf, st, limit_now(conf, st)))
+		v = ADMIT;
 	request_begins(c, st, REQUEST_BUSY);
-	return ADMIT;
+	return v;
 }
 
 /* What is set in the mark of a packet that has to wait, for netfilter to see. */
@@ -186,13 +189,13 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 			return TCX_NEXT;
 		c = conn_of_segment(skb, &key, &r);
 		if (c && c->per_request)
-			v = request_arrives(skb, c, key.target, &s, &r, true);
+			v = request_arrives(skb, c, &key, &s, &r);
 	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
 		if (!is_local(skb, &key))
 			return TCX_NEXT;
 		v = syn_arrives(conf, st, &key, s.seq);
 		if (v >= REJECT_LIMIT && conf->flags & TARGET_DROP) {
-			count_refusal(key.target, conf, st, v);
+			count_refusal(&key, conf, st, v);
 			return TCX_DROP;
 		}
 	} else if (flags & TCP_RST) {

@@ -4,6 +4,7 @@
  *   slots.h    how many are in flight, how many wait?
  *   pace.h     when is the next one due?
  *   admit.h    may this arrival come in?
+ *   event.h    who is refused, for people to read?
  *   syn.h      where the arrival is a connection  sk_lookup, tc
  *   arrival.h  where it is a request              tc
  *   claim.h    may one that waited come in now?   run by the agent

@@ -49,6 +49,47 @@ static __always_inline struct conn *conn_of(struct bpf_sock *sk)
 	return bpf_sk_storage_get(&conns, sk, 0, 0);
 }
 
+/* Which connection a packet at its socket is of; out: one of output. */
+static __always_inline bool key_of_packet(struct __sk_buff *skb, struct pending_key *key, bool out)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct ipv4 *ip4 = data;
+	struct ipv6 *ip6 = data;
+	struct tcp *tcp;
+
+	if ((void *)(ip6 + 1) > end)
+		return false;
+	if (ip4->version_ihl >> 4 == 4) {
+		key->remote[2] = key->local[2] = bpf_htonl(0xffff);
+		key->remote[3] = out ? ip4->destination : ip4->source;
+		key->local[3] = out ? ip4->source : ip4->destination;
+		tcp = data + ((ip4->version_ihl & 0xf) << 2);
+	} else {
+		__builtin_memcpy(out ? key->remote : key->local, ip6->destination, sizeof(key->remote));
+		__builtin_memcpy(out ? key->local : key->remote, ip6->source, sizeof(key->local));
+		tcp = (void *)(ip6 + 1);
+	}
+	if ((void *)(tcp + 1) > end)
+		return false;
+	key->remote_port = out ? tcp->destination : tcp->source;
+	key->local_port = bpf_ntohs(out ? tcp->source : tcp->destination);
+	return true;
+}
+
+/* A request is let in over the limit. */
+static __always_inline void tell_segment(struct __sk_buff *skb, struct conn *c)
+{
+	struct target_conf *conf = conf_of(c->target);
+	struct target_state *st = state_of(c->target);
+	struct pending_key key = {};
+
+	if (!conf || !st || !may_tell(conf, st) || !key_of_packet(skb, &key, false))
+		return;
+	key.target = c->target;
+	tell(&key, REJECT_LIMIT, true);
+}
+
 static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, struct received *r)
 {
 	struct segment s;
@@ -58,8 +99,9 @@ static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, st
 		return;
 	c->in_end = s.seq + s.len;
 	if (c->per_request) {
-		if (c->request == REQUEST_HELD || after(c->in_end, c->arrived_end))
-			request_arrives(skb, c, c->target, &s, r, false);
+		if ((c->request == REQUEST_HELD || after(c->in_end, c->arrived_end)) &&
+		    request_arrives(skb, c, NULL, &s, r) == REJECT_LIMIT)
+			tell_segment(skb, c);
 		if (c->request == REQUEST_NONE)
 			return;
 	} else if (!is_request(skb, c, &s)) {
@@ -98,41 +140,13 @@ static __always_inline void request_may_be_answered(struct conn *c, __u64 now)
 		COUNT(c->target, doubtful);
 }
 
-/* Which connection a packet of output is of. */
-static __always_inline bool key_of_output(struct __sk_buff *skb, struct pending_key *key)
-{
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
-	struct ipv4 *ip4 = data;
-	struct ipv6 *ip6 = data;
-	struct tcp *tcp;
-
-	if ((void *)(ip6 + 1) > end)
-		return false;
-	if (ip4->version_ihl >> 4 == 4) {
-		key->remote[2] = key->local[2] = bpf_htonl(0xffff);
-		key->remote[3] = ip4->destination;
-		key->local[3] = ip4->source;
-		tcp = data + ((ip4->version_ihl & 0xf) << 2);
-	} else {
-		__builtin_memcpy(key->remote, ip6->destination, sizeof(key->remote));
-		__builtin_memcpy(key->local, ip6->source, sizeof(key->local));
-		tcp = (void *)(ip6 + 1);
-	}
-	if ((void *)(tcp + 1) > end)
-		return false;
-	key->remote_port = tcp->destination;
-	key->local_port = bpf_ntohs(tcp->source);
-	return true;
-}
-
 /* More of a response that ends when it is idle. The agent is told of its begin. */
 static __always_inline void request_outputs(struct __sk_buff *skb, struct bpf_sock *sk, struct conn *c)
 {
 	struct wake w = { .target = c->target, .kind = WAKE_IDLE, .at = bpf_ktime_get_ns() };
 
 	c->output = w.at;
-	if (c->answering != ANSWER_BEGUN || !key_of_output(skb, &w.key))
+	if (c->answering != ANSWER_BEGUN || !key_of_packet(skb, &w.key, true))
 		return;
 	w.key.target = c->target;
 	w.device = sk->bound_dev_if;

@@ -44,9 +44,9 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 		reserve(conf, st, key, now, PROVISIONAL_TTL, 0);
 		return true;
 	}
-	v = admit(target, conf, st, now, 0, &release);
+	v = admit(key, conf, st, now, 0, &release);
 	if (v != ADMIT) {
-		count_refusal(target, conf, st, v);
+		count_refusal(key, conf, st, v);
 		return false;
 	}
 	reserve(conf, st, key, now, PROVISIONAL_TTL, 0);
@@ -84,7 +84,7 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 	if (st->pending && in_flight(st->units) >= limit_now(conf, st))
 		sweep(now);
 
-	v = admit(target, conf, st, now, conf->max_waiting, &h.release);
+	v = admit(key, conf, st, now, conf->max_waiting, &h.release);
 	if (v == ADMIT) {
 		reserve(conf, st, key, now, PROVISIONAL_TTL, isn);
 	} else if (v == HOLD) {

@@ -76,7 +76,8 @@ struct target_state {
 	__u32 listens;    /* calls of listen(2) seen */
 	__u32 connections; /* with TARGET_REQUEST, which does not count them in units */
 	__u64 paced;      /* the pace slot given out last, ns; 0: none yet */
-	__u64 pad[3];     /* to a cache line's length */
+	__u64 told;       /* tick (high half), refusals told the agent in it (low half) */
+	__u64 pad[2];     /* to a cache line's length */
 };
 
 /*
@@ -111,6 +112,7 @@ struct target_counters {
 	__u64 doubtful;     /* requests that may have had their response: a sweep will tell */
 	__u64 untold;       /* responses whose begin the agent could not be told: the same */
 	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
+	__u64 events_lost;  /* refusals that there was no room to tell of */
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
 	__u64 samples[SIGNALS];
 	__u64 sum[SIGNALS]; /* ns */
@@ -164,6 +166,20 @@ struct wake {
 	struct pending_key key; /* of WAKE_IDLE: the connection */
 	__u32 device; /* the same: what its socket is bound to, by interface index; or 0 */
 	__u32 pad;
+};
+
+/* What becomes of an arrival. */
+enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE };
+
+/* A refusal that the agent is told of. */
+struct event {
+	__u64 at; /* ns */
+	__u32 target;
+	__u16 verdict; /* enum verdict */
+	__u16 let_in;  /* 1: it would have been, but nothing is in force */
+	__u32 remote[4];
+	__u16 remote_port; /* network byte order */
+	__u16 pad[3];
 };
 
 enum conn_flags {

@@ -51,6 +51,17 @@ type headgateConn struct {
 	Output     uint64
 }
 
+type headgateEvent struct {
+	_          structs.HostLayout
+	At         uint64
+	Target     uint32
+	Verdict    uint16
+	LetIn      uint16
+	Remote     [4]uint32
+	RemotePort uint16
+	Pad        [3]uint16
+}
+
 type headgateHistogram struct {
 	_      structs.HostLayout
 	Bucket [864]uint32
@@ -138,6 +149,7 @@ type headgateTargetCounters struct {
 	Doubtful     uint64
 	Untold       uint64
 	Rested       uint64
+	EventsLost   uint64
 	Woken        uint64
 	Samples      [4]uint64
 	Sum          [4]uint64
@@ -162,8 +174,18 @@ type headgateTargetState struct {
 	Listens     uint32
 	Connections uint32
 	Paced       uint64
-	Pad         [3]uint64
+	Told        uint64
+	Pad         [2]uint64
 }
+
+type headgateVerdict uint32
+
+const (
+	headgateVerdictADMIT        headgateVerdict = 0
+	headgateVerdictHOLD         headgateVerdict = 1
+	headgateVerdictREJECT_LIMIT headgateVerdict = 2
+	headgateVerdictREJECT_PACE  headgateVerdict = 3
+)
 
 // Names of all BPF objects in the ELF.
 //
@@ -174,6 +196,7 @@ const (
 	headgateMapConfs            = "confs"
 	headgateMapConns            = "conns"
 	headgateMapCounters         = "counters"
+	headgateMapEvents           = "events"
 	headgateMapHistograms       = "histograms"
 	headgateMapHolds            = "holds"
 	headgateMapPendings         = "pendings"
@@ -260,6 +283,7 @@ type headgateMapSpecs struct {
 	Confs      *ebpf.MapSpec `ebpf:"confs"`
 	Conns      *ebpf.MapSpec `ebpf:"conns"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
+	Events     *ebpf.MapSpec `ebpf:"events"`
 	Histograms *ebpf.MapSpec `ebpf:"histograms"`
 	Holds      *ebpf.MapSpec `ebpf:"holds"`
 	Pendings   *ebpf.MapSpec `ebpf:"pendings"`
@@ -304,6 +328,7 @@ type headgateMaps struct {
 	Confs      *ebpf.Map `ebpf:"confs"`
 	Conns      *ebpf.Map `ebpf:"conns"`
 	Counters   *ebpf.Map `ebpf:"counters"`
+	Events     *ebpf.Map `ebpf:"events"`
 	Histograms *ebpf.Map `ebpf:"histograms"`
 	Holds      *ebpf.Map `ebpf:"holds"`
 	Pendings   *ebpf.Map `ebpf:"pendings"`
@@ -320,6 +345,7 @@ func (m *headgateMaps) Close() error {
 		m.Confs,
 		m.Conns,
 		m.Counters,
+		m.Events,
 		m.Histograms,
 		m.Holds,
 		m.Pendings,

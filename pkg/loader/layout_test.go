@@ -39,6 +39,7 @@ func shared() map[string]reflect.Type {
 		"claimed":         reflect.TypeFor[headgateClaimed](),
 		"port":            reflect.TypeFor[headgatePort](),
 		"conn":            reflect.TypeFor[headgateConn](),
+		"event":           reflect.TypeFor[headgateEvent](),
 	}
 }
 

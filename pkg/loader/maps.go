@@ -37,7 +37,7 @@ func layoutHash() uint64 {
 	h := sha256.New()
 	for _, v := range []any{
 		headgateTargetConf{}, headgateTargetState{}, headgateCohort{}, headgateTargetCounters{},
-		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateHold{}, headgateClaimed{}, headgatePort{}, headgateConn{},
+		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateHold{}, headgateClaimed{}, headgatePort{}, headgateConn{}, headgateEvent{},
 	} {
 		t := reflect.TypeOf(v)
 		for i := range t.NumField() {

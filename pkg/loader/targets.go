@@ -87,6 +87,7 @@ type Reading struct {
 	Untold       uint64 // responses whose begin was not told, see [Wakes]: the same, once they are idle
 	Bypassed     uint64 // of these, those that came in with no agent there
 	HoldFull     uint64 // not held for lack of room
+	EventsLost   uint64 // refusals that there was no room to tell of, see [Refusals]
 
 	// Idle is how many connections are kept open for a next request, or were
 	// adopted and have asked nothing since. It is counted from the packets.
@@ -325,6 +326,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.Doubtful += c.Doubtful
 		r.Untold += c.Untold
 		r.HoldFull += c.HoldFull
+		r.EventsLost += c.EventsLost
 		for s := range signals {
 			r.Samples[s] += c.Samples[s]
 			r.Sum[s] += time.Duration(c.Sum[s])

@@ -21,6 +21,7 @@ const (
 	unitsMapConfs          = "confs"
 	unitsMapConns          = "conns"
 	unitsMapCounters       = "counters"
+	unitsMapEvents         = "events"
 	unitsMapGiven          = "given"
 	unitsMapHistograms     = "histograms"
 	unitsMapHolds          = "holds"
@@ -93,6 +94,7 @@ type unitsMapSpecs struct {
 	Confs      *ebpf.MapSpec `ebpf:"confs"`
 	Conns      *ebpf.MapSpec `ebpf:"conns"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
+	Events     *ebpf.MapSpec `ebpf:"events"`
 	Given      *ebpf.MapSpec `ebpf:"given"`
 	Histograms *ebpf.MapSpec `ebpf:"histograms"`
 	Holds      *ebpf.MapSpec `ebpf:"holds"`
@@ -137,6 +139,7 @@ type unitsMaps struct {
 	Confs      *ebpf.Map `ebpf:"confs"`
 	Conns      *ebpf.Map `ebpf:"conns"`
 	Counters   *ebpf.Map `ebpf:"counters"`
+	Events     *ebpf.Map `ebpf:"events"`
 	Given      *ebpf.Map `ebpf:"given"`
 	Histograms *ebpf.Map `ebpf:"histograms"`
 	Holds      *ebpf.Map `ebpf:"holds"`
@@ -154,6 +157,7 @@ func (m *unitsMaps) Close() error {
 		m.Confs,
 		m.Conns,
 		m.Counters,
+		m.Events,
 		m.Given,
 		m.Histograms,
 		m.Holds,
