@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headgate/pkg/config"
+	"headgate/pkg/events"
 	"headgate/pkg/loader"
 	"headgate/pkg/scope"
 )
@@ -33,6 +34,12 @@ type Agent struct {
 	// ended and removed say what was called: Stop or Remove, and Remove. These
 	// are not safe for concurrent use.
 	ended, removed bool
+
+	// events is what happens, for people; refusals and held are where those
+	// come from who are refused.
+	events   *events.Bus
+	refusals *loader.Refusals
+	held     heldRefusals
 
 	// stop ends the loop, done is closed when it has ended.
 	stop context.CancelFunc
@@ -74,6 +81,7 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 		version: version,
 		done:    make(chan struct{}),
 		owners:  make(map[uint64]*owner),
+		events:  events.NewBus(events.Kept, time.Now),
 	}
 	defer func() {
 		if err != nil {
@@ -89,6 +97,9 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 	}
 	a.gate, err = loader.Open(loader.Options{Dir: cfg.State, Targets: len(cfg.Targets()), Log: log})
 	if err != nil {
+		return nil, err
+	}
+	if a.refusals, err = a.gate.NewRefusals(); err != nil {
 		return nil, err
 	}
 	if err := a.attach(); err != nil {
@@ -159,6 +170,7 @@ func (a *Agent) attach() error {
 	}
 	for _, t := range a.targets {
 		t.last = readings[t.id]
+		t.told.refusals = t.last.Rejected + t.last.RejectedPace + t.last.WouldReject
 	}
 	a.logStart()
 	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(), a.holdAll())
@@ -255,8 +267,10 @@ func (a *Agent) note(err error) {
 	switch {
 	case err != nil && (a.failure == nil || a.failure.Error() != err.Error()):
 		a.log.Error("window failed; the limits in force stay until the lease ends", "error", err)
+		a.trouble(false, "window", fmt.Sprintf("window failed; the limits in force stay until the lease ends: %v", err))
 	case err == nil && a.failure != nil:
 		a.log.Info("windows run again")
+		a.trouble(true, "window", "windows run again")
 	}
 	a.failure = err
 }
@@ -291,6 +305,9 @@ func (a *Agent) runWindow() error {
 		return err
 	}
 	a.renewed = now
+	if err := a.tell(now); err != nil {
+		return err
+	}
 	if lookAgain {
 		return a.watchAllListeners(now)
 	}
@@ -320,7 +337,7 @@ func (a *Agent) readMeters() error {
 	}
 	for _, s := range a.scopes {
 		if s.holding != nil {
-			s.holding.look(s, a.log)
+			a.look(s)
 		}
 	}
 	now, err := monotonic()
@@ -415,6 +432,10 @@ func (a *Agent) end(holding func(*holding) error) error {
 		<-a.done
 	}
 	var errs []error
+	if a.refusals != nil {
+		errs = append(errs, a.refusals.Close())
+	}
+	a.events.Close()
 	if a.wakes != nil {
 		errs = append(errs, a.wakes.Close())
 		<-a.awake

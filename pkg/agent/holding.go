@@ -124,6 +124,8 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 		Mark:  loader.HoldMark,
 		Gate:  waitingRoom{h.claimer},
 		Log:   a.log,
+
+		Refused: a.held.add,
 	})
 	if err != nil {
 		return nil, err
@@ -164,17 +166,23 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 
 // look puts the rule back where somebody took it away, and finds out whether
 // arrivals are held. Where they are not, they pass.
-func (h *holding) look(s *scopeState, log *slog.Logger) {
+func (a *Agent) look(s *scopeState) {
+	h := s.holding
+	log := a.log.With("scope", s.scope.String())
 	made, err := h.rule.Ensure()
 	if made {
-		log.Warn("somebody removed headgate's rule from the packet filter; it is there again", "scope", s.scope.String())
+		const what = "somebody removed headgate's rule from the packet filter; it is there again"
+		log.Warn(what)
+		a.trouble(true, "netfilter", fmt.Sprintf("scope %s: %s", s.scope, what))
 	}
 	err = errors.Join(err, h.holder.Err())
 	switch {
 	case err != nil && (h.trouble == nil || h.trouble.Error() != err.Error()):
-		log.Error("arrivals are not held: whoever comes passes", "scope", s.scope.String(), "error", err)
+		log.Error("arrivals are not held: whoever comes passes", "error", err)
+		a.trouble(false, "hold", fmt.Sprintf("scope %s: arrivals are not held, whoever comes passes: %v", s.scope, err))
 	case err == nil && h.trouble != nil:
-		log.Info("arrivals are held again", "scope", s.scope.String())
+		log.Info("arrivals are held again")
+		a.trouble(true, "hold", fmt.Sprintf("scope %s: arrivals are held again", s.scope))
 	}
 	h.trouble = err
 }

@@ -62,6 +62,7 @@ type target struct {
 	service, trips, handshake meter
 	listener                  listenerState
 	change                    change
+	told                      told
 	windows                   map[string]uint64
 }
 
@@ -192,7 +193,7 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	before := t.decision.Limit
 	t.decision = t.algo.Decide(in)
 	if t.decision.Limit != before {
-		t.change = change{reason: t.config.Rule.Limit.Algorithm, at: now}
+		t.change = change{reason: string(t.decision.Reason), at: now}
 		log.Debug("limit changed", "rule", t.config.Rule.Name, "port", t.config.Port,
 			"scope", t.config.Rule.Scope.String(), "from", before, "to", t.decision.Limit)
 	}

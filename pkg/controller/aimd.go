@@ -18,6 +18,7 @@ type AIMD struct {
 
 	limit   float64
 	backoff bool // the last step went down
+	slow    bool // and that for a timeout
 }
 
 func newAIMD(s *settings, p Params) (Stepper, frame) {
@@ -38,13 +39,22 @@ func (a *AIMD) OnSample(s Sample) {
 		return
 	}
 	limit := a.limit
-	a.backoff = s.Dropped || s.RTT > a.timeout
+	a.slow = s.RTT > a.timeout
+	a.backoff = s.Dropped || a.slow
 	if a.backoff {
 		limit = math.Trunc(limit * a.ratio)
 	} else if 2*float64(s.InFlight) >= limit {
 		limit++
 	}
 	a.limit = toward(a.limit, min(a.max, max(a.min, limit)), s.weight())
+}
+
+// special is why the last step moved the limit, where that is not the RTT.
+func (a *AIMD) special() Reason {
+	if a.slow {
+		return ReasonTimeout
+	}
+	return ReasonNone
 }
 
 // Limit returns the limit.

@@ -68,6 +68,9 @@ type Decision struct {
 	// from the one before; size 0 asks for none.
 	CohortEpoch uint32
 	CohortSize  int
+
+	// Reason is why the limit was changed last. It stays while the limit does.
+	Reason Reason
 }
 
 // Algorithm turns ticks into decisions. Implementations are not safe for

@@ -30,6 +30,7 @@ type Gradient struct {
 	gradient  float64
 	queue     float64
 	idle      bool // app-limited in the last step
+	probed    bool // the last step was a probe
 }
 
 func newGradient(s *settings, p Params) (Stepper, frame) {
@@ -73,12 +74,14 @@ func (g *Gradient) OnSample(s Sample) {
 		return
 	}
 	g.queue = g.queueSize.at(g.limit)
+	g.probed = false
 	if g.interval > 0 {
 		g.countdown--
 		if g.countdown < 0 {
 			g.countdown = g.nextCountdown()
 			g.limit = max(g.min, g.queue)
 			g.baseline = 0
+			g.probed = true
 			return
 		}
 	}
@@ -100,6 +103,14 @@ func (g *Gradient) OnSample(s Sample) {
 	}
 	limit = max(g.queue, min(g.max, limit))
 	g.limit = toward(g.limit, limit, s.weight())
+}
+
+// special is why the last step moved the limit, where that is not the RTT.
+func (g *Gradient) special() Reason {
+	if g.probed {
+		return ReasonProbe
+	}
+	return ReasonNone
 }
 
 // Limit returns the enforced limit: the estimate, truncated.

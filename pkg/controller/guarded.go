@@ -47,6 +47,8 @@ type Guarded struct {
 	watching bool    // no limit of ours is in force: no experiment would tell anything
 	floored  bool    // at Min, and a queue stands all the same
 	pressed  int     // windows of pressure in a row
+	moved    int     // the limit at the last decision, without dither and burst
+	why      Reason  // what moved the limit last, or ended a probe
 
 	dithered bool // the limit is moved in this window, by dither
 	dither   dither
@@ -133,8 +135,16 @@ func (g *Guarded) gather(now float64, t Tick) {
 	if t.Refused > 0 || spent {
 		g.refusedAt = now
 		g.calm = false
-		g.decision.Limit = g.decision.AfterRefusal
+		g.decide(g.decision.AfterRefusal, g.decision.AfterRefusal, ReasonRefusal)
 	}
+}
+
+// decide sets the limit, and the reason where that changes it.
+func (g *Guarded) decide(limit, afterRefusal int, why Reason) {
+	if limit != g.decision.Limit {
+		g.decision.Reason = why
+	}
+	g.decision.Limit, g.decision.AfterRefusal = limit, afterRefusal
 }
 
 func (g *Guarded) openWindow(now float64) { g.window = window{begun: now} }
@@ -269,19 +279,25 @@ func (g *Guarded) move(u use, x, trust float64) {
 	}
 	if g.starting {
 		g.limit = g.bound(g.limit + x*g.baseline)
+		g.why = ReasonStart
 		return
 	}
 	step := 0.5 * g.headroom * (g.limit*min(max(share, deepQueue), 1) + g.growth() - g.limit)
 	switch {
 	case step > 0 && u.busy:
+		g.why = ReasonGrowth
 		g.limit += trust * step
 	case step < 0 && (u.press || u.busy && share < deepQueue):
 		// A few samples say enough where the queue is far longer than chance.
+		g.why = ReasonGradient
 		g.limit += min(1, max(trust, trust/share)) * step
 	}
 	if g.queued && share >= noQueue && !u.press {
 		// Back to where it was before a queue that is gone: a stall says
 		// nothing about what the target carries.
+		if g.former > g.limit {
+			g.why = ReasonRecovery
+		}
 		g.limit += 0.5 * max(0, g.former-g.limit)
 		g.queued = g.former >= 1.05*g.limit
 	}
@@ -300,16 +316,25 @@ func (g *Guarded) bound(limit float64) float64 {
 func (g *Guarded) enforce(now float64) {
 	g.calm = g.rtt > 0 && now-g.refusedAt > calmSpans*g.span()
 	g.dithered = !g.calm && !g.watching && g.pressed > 0 && g.p.Dither > 0
-	limit := g.limit
+	limit, why := g.limit, g.why
 	if g.dithered {
 		limit += g.ditherBy()
+		if whole(g.limit) == g.moved {
+			why = ReasonDither
+		}
 	}
-	g.decision.AfterRefusal = int(math.Round(g.bound(limit)))
+	g.moved = whole(g.limit)
+	afterRefusal := whole(g.bound(limit))
 	if g.calm {
 		limit += g.p.Burst * g.peak * g.baseline
+		if g.decision.Limit == g.decision.AfterRefusal {
+			why = ReasonBurst
+		}
 	}
-	g.decision.Limit = int(math.Round(g.bound(limit)))
+	g.decide(whole(g.bound(limit)), afterRefusal, why)
 }
+
+func whole(limit float64) int { return int(math.Round(limit)) }
 
 // stuckFor is how long nothing has finished, at a full limit and with units
 // refused, before one more is let in.
@@ -331,8 +356,7 @@ func (g *Guarded) stuck(now float64, t Tick) bool {
 	if g.probe.open && g.baseline > 0 {
 		return false // it gives up by itself
 	}
-	g.decision.Limit = int(g.limit)
-	g.decision.AfterRefusal = g.decision.Limit
+	g.decide(int(g.limit), int(g.limit), ReasonStuck)
 	return true
 }
 

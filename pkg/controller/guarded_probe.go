@@ -35,8 +35,7 @@ func (g *Guarded) beginProbe(now, limit, end float64) {
 	p.size = int(min(probeSize, 4+4*p.limit))
 	p.open, p.begun, p.end = true, now, end
 	g.calm, g.dithered = false, false
-	g.decision.Limit = int(p.limit)
-	g.decision.AfterRefusal = g.decision.Limit
+	g.decide(int(p.limit), int(p.limit), ReasonProbe)
 	g.decision.CohortEpoch++
 	g.decision.CohortSize = p.size
 }
@@ -101,6 +100,7 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 	p, c := &g.probe, g.cohort(t)
 	mean := (c.Sum + c.Ages).Seconds() / max(float64(c.Done), 1)
 	p.open = false
+	g.why = ReasonProbed
 	g.decision.CohortSize = 0
 	g.dither = dither{}
 
@@ -155,6 +155,7 @@ func (g *Guarded) learnProbe(now, mean, weight float64) (queued bool) {
 	}
 	g.setBaseline(g.baseline + weight*(mean-g.baseline))
 	if lower {
+		g.why = ReasonLower
 		g.limit = g.bound(min(g.limit, g.rate*g.baseline+g.growth()))
 	}
 	p.gap = g.nextGap(now-p.begun) * (0.95 + 0.1*g.uniform())

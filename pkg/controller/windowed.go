@@ -73,6 +73,7 @@ type Windowed struct {
 
 	passed uint64
 	sample Sample // the last passed on
+	reason Reason // of the last change
 }
 
 // frame is what an algorithm sets for its windows.
@@ -117,12 +118,31 @@ func (s *settings) windowed(p Params, c Stepper, def frame) *Windowed {
 // Decide implements [Algorithm].
 func (w *Windowed) Decide(t Tick) Decision {
 	if s, ok := w.gather(&t); ok {
+		before := w.limit()
 		w.sample = s
 		w.passed++
 		w.stepper.OnSample(s)
+		if now := w.limit(); now != before {
+			w.reason = w.why(now > before)
+		}
 	}
-	limit := min(max(w.stepper.Limit(), w.min), w.max)
-	return Decision{Limit: limit, AfterRefusal: limit}
+	return Decision{Limit: w.limit(), AfterRefusal: w.limit(), Reason: w.reason}
+}
+
+func (w *Windowed) limit() int { return min(max(w.stepper.Limit(), w.min), w.max) }
+
+// why says why the limit was moved by the last step.
+func (w *Windowed) why(up bool) Reason {
+	own, has := w.stepper.(interface{ special() Reason })
+	switch {
+	case has && own.special() != ReasonNone:
+		return own.special()
+	case up:
+		return ReasonGrowth
+	case w.sample.Dropped:
+		return ReasonDropped
+	}
+	return ReasonGradient
 }
 
 // LastSample returns the sample that the last window passed on, and how many
@@ -273,7 +293,7 @@ func (w *Windowed) restart(now time.Duration) {
 func (w *Windowed) Terms() []Term {
 	s := w.sample
 	return append(w.stepper.Terms(),
-		Term{"enforced", float64(min(max(w.stepper.Limit(), w.min), w.max)), "The limit in force, within its bounds."},
+		Term{"enforced", float64(w.limit()), "The limit in force, within its bounds."},
 		Term{"round_trip_seconds", s.RTT.Seconds(), "Latency that the last window passed on."},
 		Term{"samples", float64(s.Count), "Samples of the last window."},
 		Term{"window_seconds", s.Span.Seconds(), "Length of the last window."},

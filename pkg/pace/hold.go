@@ -67,6 +67,10 @@ type HolderOptions struct {
 	Mark  uint32       // bits that a held packet has set, cleared when it is let go
 	Gate  Gate
 	Log   *slog.Logger
+
+	// Refused is told of every flow that is refused; nil for nobody. It must
+	// return soon and not call the Holder.
+	Refused func(Flow, Refusal)
 }
 
 // Holder holds the marked packets of one network namespace: it reads them from
@@ -79,6 +83,7 @@ type HolderOptions struct {
 type Holder struct {
 	log     *slog.Logger
 	gate    Gate
+	refused func(Flow, Refusal)
 	mark    uint32
 	nfq     *nfqueue.Nfqueue
 	refuser *refuser
@@ -127,6 +132,7 @@ func OpenHolder(o HolderOptions) (_ *Holder, err error) {
 	h := &Holder{
 		log:     o.Log,
 		gate:    o.Gate,
+		refused: o.Refused,
 		mark:    o.Mark,
 		queue:   NewQueue(),
 		ports:   make(map[uint16]uint32),
@@ -387,6 +393,9 @@ func (h *Holder) act() {
 		case Deliver:
 			h.note("end a delivery", h.gate.Delivered(a.Flow, a.Device))
 		case GiveUp:
+			if a.Refused != "" && h.refused != nil {
+				h.refused(a.Flow, a.Refused)
+			}
 			h.note("give up a flow", h.gate.GiveUp(a.Flow, a.Device))
 		case Reset:
 			h.stats.Resets++

@@ -54,6 +54,15 @@ type Policy struct {
 	Reset bool
 }
 
+// Refusal is why a flow that waited, or wanted to, is refused.
+type Refusal string
+
+const (
+	RefusedLimit   Refusal = "limit"        // as many wait as may
+	RefusedPace    Refusal = "pace"         // its pace slot is too far off
+	RefusedTimeout Refusal = "hold_timeout" // it has waited for as long as it may
+)
+
 // Act is something for the owner of a [Queue] to do.
 type Act uint8
 
@@ -80,6 +89,7 @@ type Action struct {
 	Device  uint32        // of the others: that the flow's newest packet came in by
 	Arrived time.Duration // of Claim
 	Release time.Duration // of Claim
+	Refused Refusal       // of GiveUp: why; empty when its client has gone
 }
 
 // Outcome is the gate's answer to a claim.
@@ -224,12 +234,12 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
 	}
 	if h.Refused {
-		q.refuse(w)
+		q.refuse(w, RefusedPace)
 		return
 	}
 	if t.waiting >= t.policy.MaxWaiting {
 		t.counts.Overflowed++
-		q.refuse(w)
+		q.refuse(w, RefusedLimit)
 		return
 	}
 	t.counts.Held++
@@ -372,7 +382,7 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 		if !w.left {
 			t.counts.TimedOut++
 			q.leave(w)
-			q.refuse(w)
+			q.refuse(w, RefusedTimeout)
 		}
 	}
 	t.expired = t.expired[:0]
@@ -401,12 +411,12 @@ func (q *Queue) delivered(w *waiter) {
 	q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})
 }
 
-func (q *Queue) refuse(w *waiter) {
+func (q *Queue) refuse(w *waiter, why Refusal) {
 	if w.target.policy.Reset {
 		q.do(Action{Act: Reset, Flow: w.flow, Packet: w.packets[len(w.packets)-1]})
 	}
 	q.verdicts(w, Drop)
-	q.do(Action{Act: GiveUp, Flow: w.flow, Device: w.device})
+	q.do(Action{Act: GiveUp, Flow: w.flow, Device: w.device, Refused: why})
 }
 
 // leave takes a flow out of the queue.

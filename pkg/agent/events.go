@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"headgate/pkg/events"
+	"headgate/pkg/loader"
+	"headgate/pkg/pace"
+)
+
+const (
+	// toldAWindow is how many refusals of a target by the holder are told of in
+	// a window; the programs tell of as many of their own in a tick.
+	toldAWindow = 4
+
+	// changesEvery is the least time from one change of a limit that is told of
+	// to the next: under pressure it moves in every window.
+	changesEvery = time.Second
+)
+
+// refusal is somebody who was refused.
+type refusal struct {
+	target uint32
+	at     time.Duration // CLOCK_MONOTONIC
+	client netip.AddrPort
+	reason string
+	letIn  bool
+}
+
+// told is what was told of a target.
+type told struct {
+	refusals uint64 // counted until the last window, told or not
+	silent   int64  // of these, not told of yet; below 0: told of before they were counted
+	last     refusal
+	limit    int // what the last event about it said
+	limitAt  time.Duration
+}
+
+// heldRefusals gathers whom the holders refuse until the next window. It is
+// safe for concurrent use.
+type heldRefusals struct {
+	mu  sync.Mutex
+	n   map[uint32]int
+	all []refusal
+}
+
+func (h *heldRefusals) add(f pace.Flow, why pace.Refusal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.n == nil {
+		h.n = make(map[uint32]int)
+	}
+	if h.n[f.Target] == toldAWindow {
+		return
+	}
+	h.n[f.Target]++
+	at, err := monotonic()
+	if err != nil {
+		return
+	}
+	h.all = append(h.all, refusal{target: f.Target, at: at, client: f.Client, reason: string(why)})
+}
+
+// take returns what was gathered, and begins anew.
+func (h *heldRefusals) take() []refusal {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := h.all
+	h.all = nil
+	clear(h.n)
+	return all
+}
+
+// Events returns what happens, for others to read and to publish.
+func (a *Agent) Events() *events.Bus { return a.events }
+
+// tell publishes what has happened since the last window, which the targets
+// have taken in. The lock is held.
+func (a *Agent) tell(now time.Duration) error {
+	all := a.held.take()
+	err := a.refusals.Each(func(r loader.Refusal) {
+		all = append(all, refusal{target: r.Target, at: r.At, client: r.Client, reason: string(r.Reason), letIn: r.LetIn})
+	})
+	for _, t := range a.targets {
+		t.countRefusals()
+		a.tellLimit(t, now)
+	}
+	if len(all) == 0 {
+		return err
+	}
+	byID := make(map[uint32]*target, len(a.targets))
+	for _, t := range a.targets {
+		byID[t.id] = t
+	}
+	left := make(map[uint32]int)
+	for _, r := range all {
+		left[r.target]++
+	}
+	for _, r := range all {
+		left[r.target]--
+		if t := byID[r.target]; t != nil {
+			a.tellRefusal(t, r, now, left[r.target] == 0)
+		}
+	}
+	return err
+}
+
+// countRefusals takes in how many were refused in the last window.
+func (t *target) countRefusals() {
+	n := t.last.Rejected + t.last.RejectedPace + t.last.WouldReject + refusedIn(t.held)
+	t.told.silent += int64(n - t.told.refusals)
+	t.told.refusals = n
+}
+
+// tellRefusal publishes a refusal. The last one of a window says how many were
+// left out.
+func (a *Agent) tellRefusal(t *target, r refusal, now time.Duration, last bool) {
+	t.told.last = r
+	t.told.silent--
+	e := t.event(events.Rejection)
+	if r.reason == string(pace.RefusedTimeout) {
+		e.Type = events.HoldTimeout
+	}
+	e.Time = time.Now().Add(r.at - now)
+	e.Client, e.Reason, e.LetIn = &r.client, r.reason, r.letIn
+	if last && t.told.silent > 0 {
+		e.LeftOut = uint64(t.told.silent)
+		t.told.silent = 0
+	}
+	a.events.Publish(e)
+}
+
+// tellLimit publishes a change of a limit, unless one was published a moment ago.
+func (a *Agent) tellLimit(t *target, now time.Duration) {
+	limit := t.decision.Limit
+	if t.told.limit == 0 {
+		t.told.limit, t.told.limitAt = limit, now
+	}
+	if limit == t.told.limit || now-t.told.limitAt < changesEvery {
+		return
+	}
+	from := t.told.limit
+	t.told.limit, t.told.limitAt = limit, now
+	e := t.event(events.LimitChange)
+	e.From, e.To, e.Reason = &from, &limit, t.change.reason
+	a.events.Publish(e)
+}
+
+// event is one about the target.
+func (t *target) event(typ events.Type) events.Event {
+	rule := t.config.Rule
+	return events.Event{Type: typ, Rule: rule.Name, Scope: rule.Scope.String(), Port: t.config.Port, Unit: string(rule.Unit)}
+}
+
+// trouble publishes that something of ours in the kernel does not do its work,
+// or does it again.
+func (a *Agent) trouble(ok bool, hook, message string) {
+	a.events.Publish(events.Event{Type: events.HookTrouble, OK: &ok, Hook: hook, Message: message})
+}
