@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"headgate/pkg/events"
 	"headgate/pkg/loader"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
@@ -57,6 +58,11 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	for hook, n := range a.gate.Attached() {
 		s.ProgramsAttached[string(hook)] = n
 	}
+	stats := a.events.Stats()
+	s.Events, s.EventsLost = make(map[string]uint64), map[string]uint64{"kernel": 0, "reader": stats.Missed}
+	for _, typ := range events.Types() {
+		s.Events[string(typ)] = stats.Published[typ]
+	}
 	for _, t := range a.targets {
 		d := metrics.Detail{
 			Service: t.service.sum.Clone(),
@@ -70,6 +76,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		s.MapFull["pendings"] += t.last.PendingFull
 		s.MapFull["conns"] += t.last.ConnFull
 		s.MapFull["holds"] += t.last.HoldFull
+		s.EventsLost["kernel"] += t.last.EventsLost
 	}
 	for _, scope := range a.scopes {
 		if h := scope.holding; h != nil {

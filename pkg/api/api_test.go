@@ -22,13 +22,17 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"headgate/pkg/config"
+	"headgate/pkg/events"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type fakeAgent struct{ notReady []string }
+type fakeAgent struct {
+	notReady []string
+	events   *events.Bus
+}
 
 func (fakeAgent) Status() status.Status {
 	return status.Status{
@@ -39,6 +43,7 @@ func (fakeAgent) Status() status.Status {
 
 func (f fakeAgent) Snapshot() metrics.Snapshot { return metrics.Snapshot{Status: f.Status()} }
 func (f fakeAgent) NotReady() []string         { return f.notReady }
+func (f fakeAgent) Events() *events.Bus        { return f.events }
 
 // serve runs a server on a port of its own until the test ends.
 func serve(t *testing.T, src Source, webConfig string) string {
@@ -281,7 +286,7 @@ func TestFetchStatusErrors(t *testing.T) {
 		handler http.Handler
 		want    string
 	}{
-		{answer(200, "hello"), "the answer is not the status of an agent"},
+		{answer(200, "hello"), "the answer is not that of an agent"},
 		{answer(500, "oops"), `the answer is 500 Internal Server Error: "oops"`},
 		{http.RedirectHandler("http://192.0.2.1/", http.StatusFound), "the answer is 302 Found"},
 	} {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"headgate/pkg/events"
 	"headgate/pkg/status"
 )
 
@@ -29,57 +31,137 @@ var ErrNoAgent = errors.New("no agent listens there")
 // host:port as in the key listen, where an empty or unspecified host is this
 // one, or a URL, which can name https and a user: https://user:password@host:port.
 func FetchStatus(ctx context.Context, addr string) (*status.Status, error) {
-	base, err := baseURL(addr)
-	if err != nil {
+	var s status.Status
+	if err := fetch(ctx, addr, "its status", statusPath, &s); err != nil {
 		return nil, err
 	}
-	place := base.Redacted()
-	fail := func(err error) (*status.Status, error) {
-		return nil, fmt.Errorf("ask %s for its status: %w", place, err)
-	}
+	return &s, nil
+}
 
+// FollowEvents calls f with each event of the agent that listens on addr (see
+// [FetchStatus]): first those that are kept, and with follow those that happen
+// until ctx ends, f returns an error or the agent ends.
+func FollowEvents(ctx context.Context, addr string, follow bool, f func(events.Event) error) error {
+	path := eventsPath
+	if !follow {
+		path += "?follow=0"
+	}
+	const what = "its events"
+	resp, place, err := get(ctx, addr, what, path)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewReader(resp.Body); ; {
+		line, err := lines.ReadString('\n')
+		if data, ok := strings.CutPrefix(line, "data: "); ok && err == nil {
+			var e events.Event
+			if err := json.Unmarshal([]byte(data), &e); err != nil {
+				return fmt.Errorf("ask %s for %s: the answer is not an agent's: %w", place, what, err)
+			}
+			if err := f(e); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, io.EOF) && !follow:
+			return nil
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("ask %s for %s: the agent has ended", place, what)
+		default:
+			return fmt.Errorf("ask %s for %s: %w", place, what, err)
+		}
+	}
+}
+
+// fetch asks for something that is JSON, within fetchTimeout.
+func fetch(ctx context.Context, addr, what, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(statusPath).String(), nil)
+	resp, place, err := get(ctx, addr, what, path)
 	if err != nil {
-		return fail(err)
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatusSize))
+	if err != nil {
+		return fmt.Errorf("ask %s for %s: %w", place, what, err)
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		return fmt.Errorf("ask %s for %s: the answer is not that of an agent: %w", place, what, err)
+	}
+	return nil
+}
+
+// get asks an agent for something, and makes an error of what is no success.
+// place is how the agent may be called.
+func get(ctx context.Context, addr, what, path string) (_ *http.Response, place string, err error) {
+	base, err := baseURL(addr)
+	if err != nil {
+		return nil, "", err
+	}
+	place = base.Redacted()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("ask %s for %s: %w", place, what, err)
+		}
+	}()
+	ref, err := url.Parse(path)
+	if err != nil {
+		return nil, place, err
+	}
+	at := base.JoinPath(ref.EscapedPath())
+	at.RawQuery = ref.RawQuery
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, place, err
 	}
 	// No proxy: the agent is near, and a proxy's answer would not be its.
 	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: fetchTimeout},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	resp, err := client.Do(req)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fail(fmt.Errorf("%w; is headgate running? --listen or HEADGATE_LISTEN names another address", ErrNoAgent))
+		return nil, place, fmt.Errorf("%w; is headgate running? --listen or HEADGATE_LISTEN names another address", ErrNoAgent)
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fail(fmt.Errorf("no answer within %v: the agent hangs, or gets no CPU; its gates open when the lease ends: %w", fetchTimeout, context.DeadlineExceeded))
+	if t := (interface{ Timeout() bool })(nil); errors.As(err, &t) && t.Timeout() {
+		return nil, place, fmt.Errorf("no answer within %v: the agent hangs, or gets no CPU; its gates open when the lease ends: %w", fetchTimeout, context.DeadlineExceeded)
 	}
 	if e := (*url.Error)(nil); errors.As(err, &e) {
 		err = e.Err // without the URL, which may hold a password
 	}
 	if err != nil {
-		return fail(err)
+		return nil, place, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, place, nil
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatusSize))
-	if err != nil {
-		return fail(err)
-	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
 	switch {
+	case err != nil:
+		return nil, place, err
 	case resp.StatusCode == http.StatusUnauthorized:
-		return fail(errors.New("the agent wants a user and a password; give the address as https://user:password@host:port"))
+		return nil, place, errors.New("the agent wants a user and a password; give the address as https://user:password@host:port")
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(string(body), "HTTPS"):
-		return fail(errors.New("the agent speaks TLS; give the address as https://host:port"))
-	case resp.StatusCode != http.StatusOK:
-		return fail(fmt.Errorf("the answer is %s: %.200q", resp.Status, body))
+		return nil, place, errors.New("the agent speaks TLS; give the address as https://host:port")
 	}
-	var s status.Status
-	if err := json.Unmarshal(body, &s); err != nil {
-		return fail(fmt.Errorf("the answer is not the status of an agent: %w", err))
-	}
-	return &s, nil
+	return nil, place, &AnswerError{Code: resp.StatusCode, Status: resp.Status, Body: string(body)}
+}
+
+// AnswerError is an agent's answer that is no success.
+type AnswerError struct {
+	Code   int
+	Status string
+	Body   string
+}
+
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("the answer is %s: %.200q", e.Status, e.Body)
 }
 
 // baseURL makes a URL of an address.

@@ -16,9 +16,9 @@ import (
 // maxScrapes is how many scrapes are answered at once; one more gets 503.
 const maxScrapes = 8
 
-// newHandler returns what the address serves: reading only. The mux answers
-// any method but GET and HEAD with 405.
-func newHandler(src Source, past *history.Store, log *slog.Logger) http.Handler {
+// newHandler returns what the address serves: reading only. Streams end when
+// closing is closed. The mux answers any method but GET and HEAD with 405.
+func newHandler(src Source, past *history.Store, closing <-chan struct{}, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.NewRegistry(src), promhttp.HandlerOpts{
 		EnableOpenMetrics:   true,
@@ -46,6 +46,7 @@ func newHandler(src Source, past *history.Store, log *slog.Logger) http.Handler 
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(append(body, '\n')) // the client is gone
 	})
+	mux.Handle("GET "+eventsPath, newStreams(src.Events(), closing))
 	handlePage(mux, past, log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

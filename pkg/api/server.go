@@ -35,6 +35,7 @@ type Server struct {
 	listener  net.Listener
 	webConfig string
 	http      *http.Server
+	closing   chan struct{} // closed when streams have to end
 }
 
 // CheckWeb says whether the web configuration of a configuration can be used.
@@ -58,6 +59,7 @@ func Listen(cfg *config.Config) (*Server, error) {
 	return &Server{
 		listener:  netutil.LimitListener(l, maxConnections),
 		webConfig: cfg.WebConfig,
+		closing:   make(chan struct{}),
 		http: &http.Server{
 			MaxHeaderBytes:    maxHeaderBytes,
 			ReadHeaderTimeout: readHeaderTimeout,
@@ -97,7 +99,7 @@ func (s *Server) Serve(src Source, log *slog.Logger) error {
 	defer recorder.Wait()
 	defer stop()
 
-	s.http.Handler = newHandler(src, past, log)
+	s.http.Handler = newHandler(src, past, s.closing, log)
 	s.http.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // what clients do wrong
 	err := web.Serve(s.listener, s.http, &web.FlagConfig{WebConfigFile: &s.webConfig}, log)
 	if errors.Is(err, http.ErrServerClosed) {
@@ -106,10 +108,11 @@ func (s *Server) Serve(src Source, log *slog.Logger) error {
 	return fmt.Errorf("serve HTTP on %s: %w", s.Addr(), err)
 }
 
-// Close gives up the address. Requests under way have two seconds to end.
+// Close gives up the address; it is called once. Requests under way have two seconds to end.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	close(s.closing)
 	err := s.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.http.Close()

@@ -2,6 +2,7 @@
 package api
 
 import (
+	"headgate/pkg/events"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
 )
@@ -17,4 +18,6 @@ type Source interface {
 	// NotReady returns why the agent does not protect its targets now, one
 	// plain sentence each; none when it does.
 	NotReady() []string
+	// Events returns what happens.
+	Events() *events.Bus
 }

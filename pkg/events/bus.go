@@ -16,7 +16,7 @@ var ErrClosed = errors.New("no more events")
 
 // Bus keeps the last events. It is safe for concurrent use, and neither a
 // publisher nor the memory it takes depends on how many read, or how slowly.
-// The nil Bus forgets everything.
+// The nil Bus forgets what is published, and has no readers.
 type Bus struct {
 	clock func() time.Time
 

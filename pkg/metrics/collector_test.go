@@ -72,6 +72,8 @@ func snapshot() fixed {
 		LeaseAge:         250 * time.Millisecond,
 		ProgramsAttached: map[string]int{"sockops": 1, "sk_lookup": 2},
 		MapFull:          map[string]uint64{"pendings": 0, "holds": 6},
+		Events:           map[string]uint64{"rejection": 12, "reload": 0},
+		EventsLost:       map[string]uint64{"kernel": 3, "reader": 0},
 		ReloadFailed:     true,
 	}
 }

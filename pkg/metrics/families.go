@@ -163,6 +163,16 @@ var families = []family{
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(s.LeaseAge.Seconds(), "") },
 	},
 	{
+		name: "headgate_events_total", kind: counter, label: "type",
+		help:    "Events by type, as /api/v1/events has them: rejections are a sample.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.Events, emit) },
+	},
+	{
+		name: "headgate_events_lost_total", kind: counter, label: "where",
+		help:    "Events that nobody saw. kernel: refusals that were to be told of, and there was no room; reader: events that one who follows them was too slow for.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.EventsLost, emit) },
+	},
+	{
 		name: "headgate_config_last_reload_successful", kind: gauge,
 		help:    "1 when the last reload of the configuration succeeded or there was none, 0 when it kept the old one.",
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(truth(!s.ReloadFailed), "") },

@@ -25,6 +25,8 @@ type Snapshot struct {
 	LeaseAge         time.Duration     // since the lease was last renewed
 	ProgramsAttached map[string]int    // programs attached now, by hook
 	MapFull          map[string]uint64 // insertions that a full map refused, by map
+	Events           map[string]uint64 // published, by type
+	EventsLost       map[string]uint64 // by where
 	ReloadFailed     bool              // the last reload kept the old configuration
 }
 

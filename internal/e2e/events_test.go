@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+	"headgate/pkg/agent"
+	"headgate/pkg/config"
+	"headgate/pkg/events"
+)
+
+// refusals is what the agent told of refusals, of one type, until now.
+func refusals(t *testing.T, a *agent.Agent, typ events.Type) (told []events.Event, leftOut uint64) {
+	t.Helper()
+	r := a.Events().After(0)
+	for e, ok := r.Poll(); ok; e, ok = r.Poll() {
+		if e.Type == typ {
+			told = append(told, e)
+			leftOut += e.LeftOut
+		}
+	}
+	return told, leftOut
+}
+
+// Who is refused is told with address and reason, wherever it is decided; what
+// is not told is counted, so that both together are all refusals.
+func TestRefusalsAreTold(t *testing.T) {
+	const clients = 40
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	observed := func(r *config.Rule) {
+		fixed(1)(r)
+		r.Mode = config.ModeObserve
+	}
+	for _, tt := range []struct {
+		name   string
+		set    func(*config.Rule)
+		to     netip.Addr
+		from   *lab.Host
+		client netip.Addr
+		typ    events.Type
+		reason string
+		letIn  bool
+	}{
+		{"limit", fixed(1), srv.Addr4, cli, cli.Addr4, events.Rejection, "limit", false},
+		{"limit over IPv6", fixed(1), srv.Addr6, cli, cli.Addr6, events.Rejection, "limit", false},
+		{"limit over loopback", fixed(1), netip.MustParseAddr("127.0.0.1"), srv, netip.MustParseAddr("127.0.0.1"), events.Rejection, "limit", false},
+		{"observe", observed, srv.Addr4, cli, cli.Addr4, events.Rejection, "limit", true},
+		{"pace", paced(0.1, 0), srv.Addr4, cli, cli.Addr4, events.Rejection, "pace", false},
+		{"held in vain", holding(1, 50*time.Millisecond), srv.Addr4, cli, cli.Addr4, events.HoldTimeout, "hold_timeout", false},
+		{"observed requests", func(r *config.Rule) { observed(r); r.Unit = config.UnitRequest }, srv.Addr6, cli, cli.Addr6, events.Rejection, "limit", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := keep(t, srv, "tcp", ":8080")
+			a := startHolding(t, srv, tt.set)
+			to := netip.AddrPortFrom(tt.to, port)
+			c := newCrowd(t, tt.from, to, clients)
+			c.wait(t, patience)
+			for _, fd := range c.connected {
+				if _, err := unix.Write(fd, []byte(aGet)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var told []events.Event
+			await(t, "all but one are told or counted", func() (any, bool) {
+				all, leftOut := refusals(t, a, tt.typ)
+				told = all
+				return target(a), len(all)+int(leftOut) == clients-1
+			})
+			for _, e := range told {
+				if e.Client == nil || e.Client.Addr() != tt.client || e.Client.Port() < 1024 || e.Reason != tt.reason ||
+					e.LetIn != tt.letIn || e.Rule != "test" || e.Port != port || e.Scope != "netns:"+srv.NetNS {
+					t.Errorf("%+v from %v", e, e.Client)
+				}
+				if age := time.Since(e.Time); age < 0 || age > 2*patience {
+					t.Errorf("told of something that was %v ago", age)
+				}
+			}
+			if n := len(told); n == 0 || n > 16 {
+				t.Errorf("%d of %d were told", n, clients)
+			}
+			k.closeAll()
+		})
+	}
+}
