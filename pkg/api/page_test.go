@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"headgate/internal/browser"
+	"headgate/pkg/events"
 	"headgate/pkg/history"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
@@ -34,6 +35,8 @@ func (m *many) Status() status.Status {
 	return status.Status{Version: "1.2.3", Mode: "enforce", LeaseSeconds: 3, Targets: targetsAt(600, int(m.targets.Load()))}
 }
 func (m *many) Snapshot() metrics.Snapshot { return metrics.Snapshot{Status: m.Status()} }
+func (m *many) Events() *events.Bus        { return nil }
+
 func (m *many) NotReady() []string {
 	if m.notReady.Load() {
 		return []string{"the lease has not been renewed for 5s: every gate is open"}
@@ -87,7 +90,7 @@ func showPage(t *testing.T, n int) (*browser.Tab, *many, *httptest.Server) {
 		at := time.Now().Add(time.Duration(second-history.Points+1) * time.Second)
 		past.Record(at, targetsAt(second, n))
 	}
-	server := httptest.NewServer(newHandler(agent, past, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(newHandler(agent, past, nil, slog.New(slog.DiscardHandler)))
 	t.Cleanup(server.Close)
 	tab := browser.New(t)
 	tab.Show(browser.Screen{Width: 1280, Height: 800})
@@ -264,7 +267,7 @@ func TestPageOfAgentInTrouble(t *testing.T) {
 	}
 	past := history.New()
 	past.Record(time.Now(), targetsAt(history.Points, 2))
-	again := &httptest.Server{Listener: listener, Config: &http.Server{Handler: newHandler(agent, past, slog.New(slog.DiscardHandler))}}
+	again := &httptest.Server{Listener: listener, Config: &http.Server{Handler: newHandler(agent, past, nil, slog.New(slog.DiscardHandler))}}
 	again.Start()
 	defer again.Close()
 	tab.Await("document.getElementById('alarm').hidden && !document.body.dataset.stale")
@@ -278,7 +281,7 @@ func TestHistory(t *testing.T) {
 	for second := range 3 {
 		past.Record(time.Unix(1_700_000_000+int64(second), 0), targetsAt(second, 4))
 	}
-	server := httptest.NewServer(newHandler(&many{}, past, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(newHandler(&many{}, past, nil, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	for query, want := range map[string]struct {
 		targets, points int
