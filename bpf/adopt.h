@@ -73,6 +73,26 @@ static __always_inline void conn_settle(struct conn *c, struct target_conf *conf
 		c->answering = ANSWER_BEGUN;
 }
 
+/*
+ * Before Linux 6.12 an adopted socket cannot be given callbacks. Then its end is
+ * seen when the application closes it, or here, when somebody looks.
+ */
+static __always_inline void conn_look(struct conn *c, struct sock *s)
+{
+	__u8 state;
+
+	if (!s)
+		return;
+	state = s->__sk_common.skc_state;
+	if (state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
+	    (state == BPF_TCP_CLOSE && held_by_application(s)))
+		return;
+	conn_finish(c, false);
+}
+
+/* For a test: adopt as on a kernel that gives an adopted socket no callbacks. */
+volatile const bool adopt_blind = false;
+
 static __always_inline void conn_adopt(struct tcp_sock *tp)
 {
 	struct sock *s = (struct sock *)tp;
@@ -104,11 +124,9 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 		conn_settle(c, conf);
 		return;
 	}
-	if (bpf_setsockopt(tp, SOL_TCP, SETSOCKOPT_CB_FLAGS, &flags, sizeof(flags))) {
-		/* Its end would not be seen: it must not hold a slot for ever. */
-		bpf_sk_storage_delete(&conns, tp);
+	if (adopt_blind || bpf_setsockopt(tp, SOL_TCP, SETSOCKOPT_CB_FLAGS, &flags, sizeof(flags))) {
+		c->blind = 1;
 		COUNT(target, unadoptable);
-		return;
 	}
 	c->target = target;
 	c->opened = bpf_ktime_get_ns();

@@ -82,9 +82,8 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 }
 
 /* Whether an application has accepted the socket and not closed it yet. */
-static __always_inline bool held_by_application(struct bpf_sock *sk)
+static __always_inline bool held_by_application(struct sock *s)
 {
-	struct sock *s = (struct sock *)bpf_skc_to_tcp_sock(sk);
 	struct socket *socket;
 
 	if (!s)
@@ -225,7 +224,7 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 	c = bpf_sk_storage_get(&conns, sk, 0, 0);
 	if (!c || !c->counted)
 		return;
-	if (state == BPF_TCP_CLOSE && held_by_application(sk)) {
+	if (state == BPF_TCP_CLOSE && held_by_application((struct sock *)bpf_skc_to_tcp_sock(sk))) {
 		if (c->request == REQUEST_HELD)
 			request_finish(c); /* the client has given up, and nobody works on it */
 		return;

@@ -15,9 +15,10 @@
  *   service.h  how long does the service take?   cgroup_skb
  *   cohort.h   which units does a probe time?
  *   adopt.h    connections older than we are     iter/tcp
+ *   recount.h  are the counts right?             run by the agent
  */
-#include "adopt.h"
 #include "claim.h"
+#include "recount.h"
 #include "service.h"
 
 char _license[] SEC("license") = "GPL";
@@ -147,5 +148,31 @@ SEC("syscall")
 int headgate_sweep(void *ctx)
 {
 	sweep(bpf_ktime_get_ns());
+	return 0;
+}
+
+/* A recount: these two, one after the other, and what they find in tallies. */
+SEC("syscall")
+int headgate_tally(void *ctx)
+{
+	tally_begin();
+	return 0;
+}
+
+SEC("iter/bpf_sk_storage_map")
+int headgate_recount(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct conn *c = ctx->value;
+
+	if (sk && c)
+		tally_conn(c, sk);
+	return 0;
+}
+
+SEC("syscall")
+int headgate_correct(struct correction *ctx)
+{
+	correct(ctx);
 	return 0;
 }

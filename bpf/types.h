@@ -102,7 +102,7 @@ struct target_counters {
 	__u64 would_reject; /* over the limit, let in: observing, or no fresh lease */
 	__u64 pending_full; /* no room for a reservation: let in without one */
 	__u64 conn_full;    /* no memory for a connection's record: not counted */
-	__u64 unadoptable;  /* older connections that this kernel cannot follow */
+	__u64 unadoptable;  /* of the adopted: this kernel does not tell their end */
 	__u64 requests;     /* admitted */
 	__u64 held;         /* units that had to wait */
 	__u64 claimed;      /* of these, those that got a slot */
@@ -231,7 +231,7 @@ struct conn {
 	__u32 in_end;    /* sequence number behind the newest byte received */
 	__u32 out_end;   /* the same for bytes sent */
 	__u32 cohort;    /* epoch of the cohort that it may join, or is in; 0: none */
-	__u32 pad;
+	__u32 blind;     /* 1: this kernel does not tell its end, see conn_look() */
 	__u64 joined;    /* when its unit in the cohort began, ns; 0: it is in none */
 	__u64 opened;    /* ns */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */

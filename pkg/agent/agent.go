@@ -45,18 +45,21 @@ type Agent struct {
 	stop context.CancelFunc
 	done chan struct{}
 
+	counting sync.Mutex // held while a recount goes on, before mu
+
 	// wakes tells of slots that come free, nil where nothing waits; awake is
 	// closed when nobody listens to it any more.
 	wakes *loader.Wakes
 	awake chan struct{}
 
-	mu      sync.Mutex // guards what follows and the targets
-	targets []*target
-	ids     []uint32
-	orders  []loader.Order
-	renewed time.Duration // when the lease was
-	failure error         // of the last window
-	owners  map[uint64]*owner
+	mu       sync.Mutex // guards what follows and the targets
+	targets  []*target
+	ids      []uint32
+	orders   []loader.Order
+	renewed  time.Duration // when the lease was
+	failure  error         // of the last window
+	recounts recounts
+	owners   map[uint64]*owner
 }
 
 // scopeState is one network namespace with targets in it.
@@ -154,13 +157,18 @@ func (a *Agent) attach() error {
 		return err
 	}
 	for _, s := range a.scopes {
-		if err := a.gate.AttachNetns(s.netns); err != nil {
-			return fmt.Errorf("scope %s: %w", s.scope, err)
-		}
+		// Counted first: what is refused depends on it.
 		if err := a.gate.Adopt(s.netns); err != nil {
 			return fmt.Errorf("scope %s: %w", s.scope, err)
 		}
+		if err := a.gate.AttachNetns(s.netns); err != nil {
+			return fmt.Errorf("scope %s: %w", s.scope, err)
+		}
 		s.reviewAfterStart(now)
+	}
+	// What a predecessor has counted may have ended while nobody saw it.
+	if err := a.recount(nil); err != nil {
+		return err
 	}
 	// The status is right from the start, and no listener goes unnoticed that
 	// appears from here on.
@@ -249,9 +257,10 @@ func (a *Agent) loop(ctx context.Context) {
 			if settling {
 				break
 			}
-			if scopes := a.doubtful(); len(scopes) > 0 {
+			scopes, recount := a.doubtful(), a.recountDue()
+			if len(scopes) > 0 || recount {
 				settling = true
-				go func() { settled <- a.settle(scopes) }()
+				go func() { settled <- a.lookThrough(scopes, recount) }()
 			}
 		case err = <-settled:
 			settling = false
@@ -404,6 +413,15 @@ func (a *Agent) doubtful() []*scopeState {
 		}
 	}
 	return found
+}
+
+// lookThrough looks through all connections of scopes, and of all when it is
+// time to recount.
+func (a *Agent) lookThrough(scopes []*scopeState, recount bool) error {
+	if recount {
+		return a.Recount() // that settles too
+	}
+	return a.settle(scopes)
 }
 
 // settle has the requests of scopes end that are over.

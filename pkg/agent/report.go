@@ -52,6 +52,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	s := metrics.Snapshot{
 		Status:           a.status(now),
 		LeaseAge:         now - a.renewed,
+		Recounts:         a.recounts.total,
 		ProgramsAttached: make(map[string]int),
 		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0},
 	}

@@ -27,16 +27,17 @@ type target struct {
 	signal loader.Signal
 	mode   config.Mode
 
-	last     loader.Reading
-	idle     int           // connections that are only kept open, at the last step
-	typical  time.Duration // service time, smoothed
-	doubtful uint64        // requests, when they were last settled
-	untold   uint64        // responses, the same
-	doubts   bool          // there were some since
-	settled  bool          // they were once
-	decision controller.Decision
-	tick     uint32 // of the order in force
-	epoch    uint32 // what is added to the algorithm's cohort epochs, see adopt
+	last      loader.Reading
+	idle      int           // connections that are only kept open, at the last step
+	typical   time.Duration // service time, smoothed
+	doubtful  uint64        // requests, when they were last settled
+	untold    uint64        // responses, the same
+	doubts    bool          // there were some since
+	settled   bool          // they were once
+	recounted recounted
+	decision  controller.Decision
+	tick      uint32 // of the order in force
+	epoch     uint32 // what is added to the algorithm's cohort epochs, see adopt
 
 	// adaptive: the limit follows the service time, and so is one of work.
 	// timed: the packets of its connections are seen. most: the configured max.
@@ -344,6 +345,7 @@ func (t *target) status(now time.Duration) status.Target {
 		BypassedTotal:    r.Bypassed,
 		WouldRejectTotal: r.WouldReject,
 		FinishedTotal:    r.Finished,
+		Recount:          t.recounted.status(now),
 	}
 	if rule.Paced() {
 		st.Pace = status.Pace{RatePerSecond: t.pacing.perSecond, MaxWaitSeconds: rule.Pace.MaxWait.Seconds()}

@@ -24,6 +24,7 @@ const (
 	CanAdopt   Capability = "adopt"        // count connections older than the programs
 	CanSweep   Capability = "sweep"        // expire reservations on an idle port
 	CanHold    Capability = "hold"         // decide on the device, where arrivals can be held
+	CanRecount Capability = "recount"      // compare the counts with the sockets
 )
 
 // optional are the programs that headgate can do without, and what is lost.
@@ -34,6 +35,9 @@ var optional = map[string]Capability{
 	headgateProgHeadgateAdopt:   CanAdopt,
 	headgateProgHeadgateSweep:   CanSweep,
 	headgateProgHeadgateForget:  CanSweep,
+	headgateProgHeadgateTally:   CanRecount,
+	headgateProgHeadgateRecount: CanRecount,
+	headgateProgHeadgateCorrect: CanRecount,
 	headgateProgHeadgateArrive:  CanHold,
 	headgateProgHeadgateClaim:   CanHold,
 }

@@ -37,7 +37,7 @@ type headgateConn struct {
 	InEnd      uint32
 	OutEnd     uint32
 	Cohort     uint32
-	Pad        uint32
+	Blind      uint32
 	Joined     uint64
 	Opened     uint64
 	Asked      uint64
@@ -49,6 +49,16 @@ type headgateConn struct {
 	Arrived    uint64
 	Release    uint64
 	Output     uint64
+}
+
+type headgateCorrection struct {
+	_           structs.HostLayout
+	Target      uint32
+	InFlight    int32
+	Waiting     int32
+	Pending     int32
+	Connections int32
+	Idle        int32
 }
 
 type headgateEvent struct {
@@ -108,6 +118,18 @@ const (
 	headgateSignalSIGNAL_LIFETIME  headgateSignal = 3
 	headgateSignalSIGNALS          headgateSignal = 4
 )
+
+type headgateTally struct {
+	_           structs.HostLayout
+	Pending     uint32
+	Held        uint32
+	Slots       uint32
+	Waiting     uint32
+	Connections uint32
+	Idle        uint32
+	Blind       uint32
+	Pad         uint32
+}
 
 type headgateTargetConf struct {
 	_            structs.HostLayout
@@ -203,17 +225,22 @@ const (
 	headgateMapPorts            = "ports"
 	headgateMapStates           = "states"
 	headgateMapSweeps           = "sweeps"
+	headgateMapTallies          = "tallies"
 	headgateMapWakes            = "wakes"
 	headgateProgHeadgateAdopt   = "headgate_adopt"
 	headgateProgHeadgateArrive  = "headgate_arrive"
 	headgateProgHeadgateClaim   = "headgate_claim"
+	headgateProgHeadgateCorrect = "headgate_correct"
 	headgateProgHeadgateEgress  = "headgate_egress"
 	headgateProgHeadgateForget  = "headgate_forget"
 	headgateProgHeadgateIngress = "headgate_ingress"
 	headgateProgHeadgateLookup  = "headgate_lookup"
+	headgateProgHeadgateRecount = "headgate_recount"
 	headgateProgHeadgateRelease = "headgate_release"
 	headgateProgHeadgateSockops = "headgate_sockops"
 	headgateProgHeadgateSweep   = "headgate_sweep"
+	headgateProgHeadgateTally   = "headgate_tally"
+	headgateVarAdoptBlind       = "adopt_blind"
 	headgateVarHoldMark         = "hold_mark"
 	headgateVarMostBetween      = "most_between"
 	headgateVarPortsMask        = "ports_mask"
@@ -265,13 +292,16 @@ type headgateProgramSpecs struct {
 	HeadgateAdopt   *ebpf.ProgramSpec `ebpf:"headgate_adopt"`
 	HeadgateArrive  *ebpf.ProgramSpec `ebpf:"headgate_arrive"`
 	HeadgateClaim   *ebpf.ProgramSpec `ebpf:"headgate_claim"`
+	HeadgateCorrect *ebpf.ProgramSpec `ebpf:"headgate_correct"`
 	HeadgateEgress  *ebpf.ProgramSpec `ebpf:"headgate_egress"`
 	HeadgateForget  *ebpf.ProgramSpec `ebpf:"headgate_forget"`
 	HeadgateIngress *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
 	HeadgateLookup  *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
+	HeadgateRecount *ebpf.ProgramSpec `ebpf:"headgate_recount"`
 	HeadgateRelease *ebpf.ProgramSpec `ebpf:"headgate_release"`
 	HeadgateSockops *ebpf.ProgramSpec `ebpf:"headgate_sockops"`
 	HeadgateSweep   *ebpf.ProgramSpec `ebpf:"headgate_sweep"`
+	HeadgateTally   *ebpf.ProgramSpec `ebpf:"headgate_tally"`
 }
 
 // headgateMapSpecs contains maps before they are loaded into the kernel.
@@ -290,6 +320,7 @@ type headgateMapSpecs struct {
 	Ports      *ebpf.MapSpec `ebpf:"ports"`
 	States     *ebpf.MapSpec `ebpf:"states"`
 	Sweeps     *ebpf.MapSpec `ebpf:"sweeps"`
+	Tallies    *ebpf.MapSpec `ebpf:"tallies"`
 	Wakes      *ebpf.MapSpec `ebpf:"wakes"`
 }
 
@@ -297,6 +328,7 @@ type headgateMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateVariableSpecs struct {
+	AdoptBlind  *ebpf.VariableSpec `ebpf:"adopt_blind"`
 	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
@@ -335,6 +367,7 @@ type headgateMaps struct {
 	Ports      *ebpf.Map `ebpf:"ports"`
 	States     *ebpf.Map `ebpf:"states"`
 	Sweeps     *ebpf.Map `ebpf:"sweeps"`
+	Tallies    *ebpf.Map `ebpf:"tallies"`
 	Wakes      *ebpf.Map `ebpf:"wakes"`
 }
 
@@ -352,6 +385,7 @@ func (m *headgateMaps) Close() error {
 		m.Ports,
 		m.States,
 		m.Sweeps,
+		m.Tallies,
 		m.Wakes,
 	)
 }
@@ -360,6 +394,7 @@ func (m *headgateMaps) Close() error {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateVariables struct {
+	AdoptBlind  *ebpf.Variable `ebpf:"adopt_blind"`
 	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
@@ -373,13 +408,16 @@ type headgatePrograms struct {
 	HeadgateAdopt   *ebpf.Program `ebpf:"headgate_adopt"`
 	HeadgateArrive  *ebpf.Program `ebpf:"headgate_arrive"`
 	HeadgateClaim   *ebpf.Program `ebpf:"headgate_claim"`
+	HeadgateCorrect *ebpf.Program `ebpf:"headgate_correct"`
 	HeadgateEgress  *ebpf.Program `ebpf:"headgate_egress"`
 	HeadgateForget  *ebpf.Program `ebpf:"headgate_forget"`
 	HeadgateIngress *ebpf.Program `ebpf:"headgate_ingress"`
 	HeadgateLookup  *ebpf.Program `ebpf:"headgate_lookup"`
+	HeadgateRecount *ebpf.Program `ebpf:"headgate_recount"`
 	HeadgateRelease *ebpf.Program `ebpf:"headgate_release"`
 	HeadgateSockops *ebpf.Program `ebpf:"headgate_sockops"`
 	HeadgateSweep   *ebpf.Program `ebpf:"headgate_sweep"`
+	HeadgateTally   *ebpf.Program `ebpf:"headgate_tally"`
 }
 
 func (p *headgatePrograms) Close() error {
@@ -387,13 +425,16 @@ func (p *headgatePrograms) Close() error {
 		p.HeadgateAdopt,
 		p.HeadgateArrive,
 		p.HeadgateClaim,
+		p.HeadgateCorrect,
 		p.HeadgateEgress,
 		p.HeadgateForget,
 		p.HeadgateIngress,
 		p.HeadgateLookup,
+		p.HeadgateRecount,
 		p.HeadgateRelease,
 		p.HeadgateSockops,
 		p.HeadgateSweep,
+		p.HeadgateTally,
 	)
 }
 

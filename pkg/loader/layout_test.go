@@ -40,6 +40,8 @@ func shared() map[string]reflect.Type {
 		"port":            reflect.TypeFor[headgatePort](),
 		"conn":            reflect.TypeFor[headgateConn](),
 		"event":           reflect.TypeFor[headgateEvent](),
+		"tally":           reflect.TypeFor[headgateTally](),
+		"correction":      reflect.TypeFor[headgateCorrection](),
 	}
 }
 

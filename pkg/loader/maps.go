@@ -27,6 +27,7 @@ func sizes(targets uint32) map[string]uint32 {
 		headgateMapStates:     targets,
 		headgateMapCohorts:    targets,
 		headgateMapCounters:   targets,
+		headgateMapTallies:    targets,
 		headgateMapHistograms: targets * uint32(headgateSignalSIGNALS),
 	}
 }
@@ -37,7 +38,7 @@ func layoutHash() uint64 {
 	h := sha256.New()
 	for _, v := range []any{
 		headgateTargetConf{}, headgateTargetState{}, headgateCohort{}, headgateTargetCounters{},
-		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateHold{}, headgateClaimed{}, headgatePort{}, headgateConn{}, headgateEvent{},
+		headgateHistogram{}, headgatePendingKey{}, headgatePending{}, headgateHold{}, headgateClaimed{}, headgatePort{}, headgateConn{}, headgateEvent{}, headgateTally{},
 	} {
 		t := reflect.TypeOf(v)
 		for i := range t.NumField() {

@@ -139,6 +139,16 @@ var families = []family{
 		},
 	},
 	{
+		name: "headgate_recount_drift", kind: gauge,
+		help:     "By how many units too many were counted in flight when the counts were last compared with the sockets; negative where too few were. It was corrected.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.Recount.InFlight) }),
+	},
+	{
+		name: "headgate_recounts_total", kind: counter,
+		help:    "Times that the counts were compared with the sockets.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(float64(s.Recounts), "") },
+	},
+	{
 		name: "headgate_map_full_total", kind: counter, label: "map",
 		help:    "Entries that a full map in the kernel had no room for.",
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.MapFull, emit) },

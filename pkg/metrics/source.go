@@ -24,6 +24,7 @@ type Snapshot struct {
 	Handover         *Histogram        // from a slot coming free to the verdict that gives it away; nil when none can wait
 	LeaseAge         time.Duration     // since the lease was last renewed
 	ProgramsAttached map[string]int    // programs attached now, by hook
+	Recounts         uint64            // of the counts, that the agent has made
 	MapFull          map[string]uint64 // insertions that a full map refused, by map
 	Events           map[string]uint64 // published, by type
 	EventsLost       map[string]uint64 // by where

@@ -49,7 +49,19 @@ type Target struct {
 	WouldRejectTotal uint64   `json:"would_reject_total"` // in observe mode
 	FinishedTotal    uint64   `json:"finished_total"`
 
-	LastChange Change `json:"last_change"`
+	LastChange Change  `json:"last_change"`
+	Recount    Recount `json:"recount"`
+}
+
+// Recount is what the last recount had to correct: by how much more was counted
+// than there was; negative where less was.
+type Recount struct {
+	InFlight    int     `json:"in_flight"`
+	Waiting     int     `json:"waiting"`
+	Pending     int     `json:"pending"`
+	Connections int     `json:"connections"` // where the unit is a request
+	Idle        int     `json:"idle"`        // connections at rest
+	SecondsAgo  float64 `json:"seconds_ago"`
 }
 
 // Window is the last window of samples of the target's signal.

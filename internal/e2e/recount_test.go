@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"headgate/internal/lab"
+	"headgate/pkg/agent"
+	"headgate/pkg/status"
+)
+
+// spoil adds to what the programs count in flight and waiting, as nothing that
+// runs does.
+func spoil(t *testing.T, inFlight, waiting, connections int) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(stateDir(), "live", "maps", "states"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	// struct target_state: units, peak, pending, refused_in, listens, connections
+	state := make([]byte, m.ValueSize())
+	if err := m.Lookup(uint32(0), state); err != nil {
+		t.Fatal(err)
+	}
+	units := binary.NativeEndian.Uint64(state)
+	now := uint64(uint32(units>>32)+uint32(waiting))<<32 | uint64(uint32(units)+uint32(inFlight))
+	binary.NativeEndian.PutUint64(state, now)
+	binary.NativeEndian.PutUint32(state[28:], binary.NativeEndian.Uint32(state[28:])+uint32(connections))
+	if err := m.Put(uint32(0), state); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// recount has the agent compare its counts and returns what it corrected.
+func recount(t *testing.T, a *agent.Agent) status.Recount {
+	t.Helper()
+	if err := a.Recount(); err != nil {
+		t.Fatal(err)
+	}
+	r := target(a).Recount
+	r.SecondsAgo = 0
+	return r
+}
+
+// comeAndGo has clients connect and end, by FIN and by RST, as fast as they
+// can, until stop, which returns how many did.
+func comeAndGo(t *testing.T, cli *lab.Host, to netip.AddrPort, workers int) (stop func() int) {
+	t.Helper()
+	var made atomic.Int64
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	for w := range workers {
+		group.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				c, err := cli.Dial(t.Context(), "tcp", to.String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i%3 == 0 {
+					_ = c.(*net.TCPConn).SetLinger(0)
+				}
+				c.Close()
+				made.Add(1)
+			}
+		})
+	}
+	stop = sync.OnceValue(func() int {
+		close(done)
+		group.Wait()
+		return int(made.Load())
+	})
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// serveUntilEOF accepts on a host, and closes what its client has closed.
+func serveUntilEOF(t *testing.T, h *lab.Host) {
+	t.Helper()
+	ln, err := h.Listen("tcp", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer c.Close()
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		conns.Wait()
+	})
+}
+
+// A count that is wrong is put right, by exactly what it is off, and one that is
+// right is left alone: at rest, and while connections come and go.
+func TestRecount(t *testing.T) {
+	srv, cli, to := hosts(t)
+	serveUntilEOF(t, srv)
+	a := protect(t, srv, 10_000)
+	for range 20 {
+		dial(t, cli, to)
+	}
+	awaitInFlight(t, a, 20)
+	if got := recount(t, a); got != (status.Recount{}) {
+		t.Errorf("corrected, with nothing wrong: %+v", got)
+	}
+	for _, drift := range []struct{ inFlight, waiting int }{{5, 0}, {-7, 0}, {0, 3}, {-2, 1}} {
+		spoil(t, drift.inFlight, drift.waiting, 0)
+		want := status.Recount{InFlight: drift.inFlight, Waiting: drift.waiting}
+		if got := recount(t, a); got != want {
+			t.Errorf("corrected %+v, want %+v", got, want)
+		}
+		if n, w := kernelUnits(t); n != 20 || w != 0 {
+			t.Errorf("%d in flight and %d waiting, want 20 and 0", n, w)
+		}
+	}
+
+	stop := comeAndGo(t, cli, to, 4)
+	begin := time.Now()
+	for time.Since(begin) < time.Second {
+		if got := recount(t, a); got != (status.Recount{}) {
+			t.Errorf("corrected, with nothing wrong but much going on: %+v", got)
+		}
+	}
+	// The count moves while it is spoilt: it may be off by a little more or less.
+	spoil(t, 100, 0, 0)
+	taken, calm := 0, 0
+	await(t, "nothing is left to correct", func() (any, bool) {
+		r := recount(t, a)
+		taken += r.InFlight
+		if calm++; r != (status.Recount{}) {
+			calm = 0
+		}
+		return taken, calm == 20
+	})
+	n := stop()
+	t.Logf("%d taken away among %.0f connections a second", taken, float64(n)/time.Since(begin).Seconds())
+	if taken < 80 || taken > 120 {
+		t.Errorf("%d were taken away, want about 100", taken)
+	}
+	exact(t, srv) // no recount helps that
+	awaitInFlight(t, a, 20)
+}

@@ -1,0 +1,266 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"headgate/pkg/scope"
+)
+
+const (
+	// mostPasses are made at most until no drift is left open. One takes some tens
+	// of microseconds and as much again for every hundred connections; on a
+	// server that is not at its busiest one or two are enough.
+	mostPasses = 24
+
+	// proofs are needed before anything is corrected, and between two of them
+	// every program that ran has ended. A program that was stopped in the midst
+	// of counting something, by an interrupt or because the machine is a virtual
+	// one, can spoil one of them.
+	proofs = 3
+)
+
+// Recounted is the outcome of a recount.
+type Recounted struct {
+	Drift map[uint32]Drift // what was corrected, of the targets where something was
+
+	// Blind is how many connections there are whose end this kernel does not
+	// tell: they are older than the programs, and it is older than Linux 6.12.
+	// Their end shows when the application closes them, or at a recount.
+	Blind int
+}
+
+// Recount compares what is counted of targets with what there is, and corrects
+// what is certain to be wrong. Before that it has connections of namespaces
+// counted that are not, as [Gate.Adopt] does.
+//
+// Nothing is stopped for that: units begin and end meanwhile. What is certain is
+// worked out from how many did, see [spans]; so a recount may leave a drift that
+// the next one, at a calmer moment, corrects, but it never makes one. With no
+// drift it takes well below a millisecond, and what it takes to adopt. Only one
+// may run at a time.
+func (g *Gate) Recount(ids []uint32, adopt ...*scope.Netns) (Recounted, error) {
+	out := Recounted{Drift: make(map[uint32]Drift)}
+	if !g.able[CanRecount] {
+		return out, nil
+	}
+	it, err := link.AttachIter(link.IterOptions{Program: g.progs[headgateProgHeadgateRecount], Map: g.maps[headgateMapConns]})
+	if err != nil {
+		return out, fmt.Errorf("recount: %w", err)
+	}
+	defer it.Close()
+	r := newRecount(g, ids, it)
+	if err := r.adopt(adopt, out.Drift); err != nil {
+		return out, err
+	}
+	drift, err := r.prove()
+	for range proofs - 1 {
+		if err != nil || len(drift) == 0 {
+			break
+		}
+		grace()
+		var again map[uint32]Drift
+		if again, err = r.prove(); err == nil {
+			drift = common(drift, again)
+		}
+	}
+	if err != nil {
+		return out, err
+	}
+	for id, d := range drift {
+		if err := g.correct(id, d); err != nil {
+			return out, err
+		}
+		d.InFlight += out.Drift[id].InFlight
+		out.Drift[id] = d
+	}
+	out.Blind = r.blind
+	return out, nil
+}
+
+// recount is one that goes on.
+type recount struct {
+	gate          *Gate
+	ids           []uint32
+	it            *link.Iter
+	before, after *readBuffers
+	tallies       []headgateTally
+	blind         int
+}
+
+func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
+	room := int(g.maps[headgateMapStates].MaxEntries())
+	return &recount{
+		gate: g, ids: ids, it: it,
+		before: newReadBuffers(room), after: newReadBuffers(room),
+		tallies: make([]headgateTally, room),
+	}
+}
+
+// adopt has connections counted that are not.
+func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
+	if len(from) == 0 {
+		return nil
+	}
+	counters := r.gate.maps[headgateMapCounters]
+	if err := readAll(counters, r.before.keys, r.before.counters); err != nil {
+		return err
+	}
+	for _, ns := range from {
+		if err := r.gate.Adopt(ns); err != nil {
+			return err
+		}
+	}
+	if err := readAll(counters, r.after.keys, r.after.counters); err != nil {
+		return err
+	}
+	for _, id := range r.ids {
+		if n := int(r.after.counted(id).adopted - r.before.counted(id).adopted); n > 0 {
+			missed[id] = Drift{InFlight: -n}
+		}
+	}
+	return nil
+}
+
+// prove looks until it knows, or has looked often enough, and returns what is
+// certain.
+func (r *recount) prove() (map[uint32]Drift, error) {
+	open := make(map[uint32]*[quantities]span, len(r.ids))
+	for range mostPasses {
+		if err := r.pass(); err != nil {
+			return nil, fmt.Errorf("recount: %w", err)
+		}
+		all := true
+		r.blind = 0
+		for _, id := range r.ids {
+			r.blind += int(r.tallies[id].Blind)
+			now := spans(r.before.counted(id), r.after.counted(id), r.tallies[id].found())
+			for q := range now {
+				if was := open[id]; was != nil {
+					now[q] = now[q].meet(was[q])
+				}
+				all = all && now[q].exact()
+			}
+			open[id] = &now
+		}
+		if all {
+			break
+		}
+	}
+	drift := make(map[uint32]Drift)
+	for id, s := range open {
+		d := Drift{s[inFlight].proven(), s[waiting].proven(), s[pending].proven(), s[connections].proven(), s[idle].proven()}
+		if !d.none() {
+			drift[id] = d
+		}
+	}
+	return drift, nil
+}
+
+// pass looks once. The order makes what happens meanwhile count as more, never
+// as less: the programs change a number first, and say then that they did.
+func (r *recount) pass() error {
+	maps := r.gate.maps
+	if err := errors.Join(
+		readAll(maps[headgateMapCounters], r.before.keys, r.before.counters),
+		readAll(maps[headgateMapStates], r.before.keys, r.before.states),
+	); err != nil {
+		return err
+	}
+	if _, err := r.gate.progs[headgateProgHeadgateTally].Run(&ebpf.RunOptions{}); err != nil {
+		return err
+	}
+	walk, err := r.it.Open()
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, walk)
+	if err := errors.Join(err, walk.Close()); err != nil {
+		return err
+	}
+	return errors.Join(
+		readAll(maps[headgateMapStates], r.after.keys, r.after.states),
+		readAll(maps[headgateMapCounters], r.after.keys, r.after.counters),
+		readAll(maps[headgateMapTallies], r.after.keys, r.tallies),
+	)
+}
+
+func (t *headgateTally) found() found {
+	return found{
+		inFlight:    int(t.Pending + t.Slots),
+		waiting:     int(t.Held + t.Waiting),
+		pending:     int(t.Pending),
+		connections: int(t.Connections),
+		idle:        int(t.Idle),
+	}
+}
+
+// counted is what was read of a target.
+func (b *readBuffers) counted(id uint32) counted {
+	st := &b.states[id]
+	c := counted{n: [quantities]int{
+		inFlight:    int(uint32(st.Units)),
+		waiting:     int(st.Units >> 32),
+		pending:     int(int32(st.Pending)),
+		connections: int(int32(st.Connections)),
+	}}
+	for i := range b.cpus {
+		cpu := &b.counters[int(id)*b.cpus+i]
+		c.adopted += cpu.Adopted
+		c.converted += cpu.Converted
+		c.finished += cpu.Finished
+		c.expired += cpu.Expired
+		c.held += cpu.Held
+		c.established += cpu.Samples[Handshake]
+		c.rested += cpu.Rested
+		c.woken += cpu.Woken
+	}
+	c.n[idle] = int(c.rested - c.woken)
+	return c
+}
+
+// common is what both have proven.
+func common(a, b map[uint32]Drift) map[uint32]Drift {
+	both := make(map[uint32]Drift)
+	for id, x := range a {
+		y := b[id]
+		d := Drift{
+			agree(x.InFlight, y.InFlight), agree(x.Waiting, y.Waiting), agree(x.Pending, y.Pending),
+			agree(x.Connections, y.Connections), agree(x.Idle, y.Idle),
+		}
+		if !d.none() {
+			both[id] = d
+		}
+	}
+	return both
+}
+
+func (g *Gate) correct(id uint32, d Drift) error {
+	by := headgateCorrection{
+		Target:      id,
+		InFlight:    int32(d.InFlight),
+		Waiting:     int32(d.Waiting),
+		Pending:     int32(d.Pending),
+		Connections: int32(d.Connections),
+		Idle:        int32(d.Idle),
+	}
+	if _, err := g.progs[headgateProgHeadgateCorrect].Run(&ebpf.RunOptions{Context: by}); err != nil {
+		return fmt.Errorf("correct a count: %w", err)
+	}
+	return nil
+}
+
+// grace returns when every program that runs now has ended: all run inside of
+// RCU's read side, and what membarrier(2) waits for is that.
+func grace() {
+	const global = 1 << 0 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
+	if _, _, err := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); err != 0 {
+		time.Sleep(50 * time.Millisecond) // not where CPUs run without a tick
+	}
+}
