@@ -173,7 +173,8 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 		.cohort = conf->cohort_epoch,
 		.isn = isn,
 	};
-	long err;
+	/* Of 32 bits: before Linux 6.4 the verifier's own call leaves the upper half undefined. */
+	int err;
 
 	__sync_fetch_and_add(&st->pending, 1);
 	err = bpf_map_update_elem(&pendings, key, &p, BPF_NOEXIST);

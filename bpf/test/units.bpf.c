@@ -67,6 +67,13 @@ int test_packet_in(struct __sk_buff *skb)
 	return with_conn(skb, test_segment_in);
 }
 
+/* Whether a test run shows its packet to programs of this type. */
+SEC("cgroup_skb/ingress")
+int test_packet_shown(struct __sk_buff *skb)
+{
+	return skb->data < skb->data_end;
+}
+
 SEC("cgroup_skb/egress")
 int test_packet_out(struct __sk_buff *skb)
 {

@@ -42,7 +42,7 @@ type talk struct {
 }
 
 func newTalk(t *testing.T) *talk {
-	return &talk{wire: wire{t, units(t)}, conn: headgateConn{Counted: 1, InEnd: 1, OutEnd: 1}}
+	return &talk{wire: newWire(t), conn: headgateConn{Counted: 1, InEnd: 1, OutEnd: 1}}
 }
 
 func (k *talk) client(flight string) {

@@ -16,26 +16,27 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	unitsMapClaims         = "claims"
-	unitsMapCohorts        = "cohorts"
-	unitsMapConfs          = "confs"
-	unitsMapConns          = "conns"
-	unitsMapCounters       = "counters"
-	unitsMapEvents         = "events"
-	unitsMapGiven          = "given"
-	unitsMapHistograms     = "histograms"
-	unitsMapHolds          = "holds"
-	unitsMapPendings       = "pendings"
-	unitsMapPorts          = "ports"
-	unitsMapStates         = "states"
-	unitsMapSweeps         = "sweeps"
-	unitsMapWakes          = "wakes"
-	unitsProgTestHistIndex = "test_hist_index"
-	unitsProgTestPacketIn  = "test_packet_in"
-	unitsProgTestPacketOut = "test_packet_out"
-	unitsVarHoldMark       = "hold_mark"
-	unitsVarMostBetween    = "most_between"
-	unitsVarPortsMask      = "ports_mask"
+	unitsMapClaims           = "claims"
+	unitsMapCohorts          = "cohorts"
+	unitsMapConfs            = "confs"
+	unitsMapConns            = "conns"
+	unitsMapCounters         = "counters"
+	unitsMapEvents           = "events"
+	unitsMapGiven            = "given"
+	unitsMapHistograms       = "histograms"
+	unitsMapHolds            = "holds"
+	unitsMapPendings         = "pendings"
+	unitsMapPorts            = "ports"
+	unitsMapStates           = "states"
+	unitsMapSweeps           = "sweeps"
+	unitsMapWakes            = "wakes"
+	unitsProgTestHistIndex   = "test_hist_index"
+	unitsProgTestPacketIn    = "test_packet_in"
+	unitsProgTestPacketOut   = "test_packet_out"
+	unitsProgTestPacketShown = "test_packet_shown"
+	unitsVarHoldMark         = "hold_mark"
+	unitsVarMostBetween      = "most_between"
+	unitsVarPortsMask        = "ports_mask"
 )
 
 // loadUnits returns the embedded CollectionSpec for units.
@@ -80,9 +81,10 @@ type unitsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsProgramSpecs struct {
-	TestHistIndex *ebpf.ProgramSpec `ebpf:"test_hist_index"`
-	TestPacketIn  *ebpf.ProgramSpec `ebpf:"test_packet_in"`
-	TestPacketOut *ebpf.ProgramSpec `ebpf:"test_packet_out"`
+	TestHistIndex   *ebpf.ProgramSpec `ebpf:"test_hist_index"`
+	TestPacketIn    *ebpf.ProgramSpec `ebpf:"test_packet_in"`
+	TestPacketOut   *ebpf.ProgramSpec `ebpf:"test_packet_out"`
+	TestPacketShown *ebpf.ProgramSpec `ebpf:"test_packet_shown"`
 }
 
 // unitsMapSpecs contains maps before they are loaded into the kernel.
@@ -182,9 +184,10 @@ type unitsVariables struct {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsPrograms struct {
-	TestHistIndex *ebpf.Program `ebpf:"test_hist_index"`
-	TestPacketIn  *ebpf.Program `ebpf:"test_packet_in"`
-	TestPacketOut *ebpf.Program `ebpf:"test_packet_out"`
+	TestHistIndex   *ebpf.Program `ebpf:"test_hist_index"`
+	TestPacketIn    *ebpf.Program `ebpf:"test_packet_in"`
+	TestPacketOut   *ebpf.Program `ebpf:"test_packet_out"`
+	TestPacketShown *ebpf.Program `ebpf:"test_packet_shown"`
 }
 
 func (p *unitsPrograms) Close() error {
@@ -192,6 +195,7 @@ func (p *unitsPrograms) Close() error {
 		p.TestHistIndex,
 		p.TestPacketIn,
 		p.TestPacketOut,
+		p.TestPacketShown,
 	)
 }
 
