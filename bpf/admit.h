@@ -188,6 +188,14 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 		COUNT(key->target, pending_full);
 }
 
+/* What comes of this SYN from now on is not another arrival. */
+static __always_inline void let_in(struct pending_key *key, __u64 now, __u32 isn)
+{
+	struct claimed done = { .until = now + RESERVATION_TTL, .isn = isn };
+
+	bpf_map_update_elem(&claims, key, &done, BPF_ANY);
+}
+
 /*
  * Takes a slot where nothing is in force, so that nobody is refused. Counts, and
  * says, who is let in over the limit.

@@ -30,12 +30,12 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 				     struct pending_key *key, __u32 op)
 {
 	struct hold *h = bpf_map_lookup_elem(&holds, key);
-	struct claimed done = {};
+	__u32 isn;
 	__u64 now;
 
 	if (!h)
 		return op == CLAIM_WHEN && syn_is_in(conf, key) ? CLAIM_IN : CLAIM_GONE;
-	done.isn = h->isn;
+	isn = h->isn;
 	switch (op) {
 	case CLAIM_WHEN:
 		skb->tstamp = h->release;
@@ -61,10 +61,9 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	 * Reserved before it ceases to wait: sent again in between it would be a
 	 * new one. It may have gone meanwhile: who deletes it has it.
 	 */
-	done.until = now + RESERVATION_TTL;
-	bpf_map_update_elem(&claims, key, &done, BPF_ANY);
+	let_in(key, now, isn);
 	/* If its packet is lost now, the client sends another in about a second. */
-	reserve(conf, st, key, now, RESERVATION_TTL, done.isn);
+	reserve(conf, st, key, now, RESERVATION_TTL, isn);
 	if (!drop_hold(key)) {
 		if (drop_pending(st, key))
 			release_slot(key->target, st);

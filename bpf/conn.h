@@ -183,6 +183,8 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 
 	c->target = target;
 	c->opened = bpf_ktime_get_ns();
+	if ((conf->flags & (TARGET_INGRESS | TARGET_REQUEST)) == TARGET_INGRESS)
+		let_in(&key, c->opened, ctx->rcv_nxt - 1);
 	c->arrived_end = c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
 	c->cohort = reserved ? cohort : 0;

@@ -81,8 +81,10 @@ struct {
 } holds SEC(".maps");
 
 /*
- * SYNs that waited until a moment ago. One that was sent again shortly before
- * may come after all that was sent later, on another CPU.
+ * SYNs that were let in until a moment ago, as the programs on devices know them:
+ * one that is sent again shortly before, or doubled on its way, may come after
+ * its handshake is over. At more than some 2700 a second they are known for less
+ * than RESERVATION_TTL; who comes later than that takes a slot for PROVISIONAL_TTL.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -151,7 +151,7 @@ enum wake_kind {
 	WAKE_IDLE, /* a request has begun to be answered, and ends when that is idle */
 };
 
-/* A SYN that waited and has its slot. */
+/* A SYN that has its slot, or had it. */
 struct claimed {
 	__u64 until; /* it is not looked for any more, ns */
 	__u32 isn;

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -355,4 +356,37 @@ func TestLateSYNOfHeld(t *testing.T) {
 	c.close()
 	k.empty(t, a)
 	empty(t, a)
+}
+
+// The same of one that was never held: neither with room to spare nor at the
+// limit does it take a slot or a place.
+func TestLateSYN(t *testing.T) {
+	const late = 500 * time.Millisecond
+	w := wired(t, func(f *lab.Frame) {
+		if s, ok := f.Segment(); ok && f.From.Name == "cli" && s.Has(lab.SYN, lab.SYN|lab.ACK) {
+			f.Duplicate(late)
+		}
+	})
+	srv, cli := w.A.Host, w.B.Host
+	for _, addr := range []netip.Addr{w.A.Addr4, w.A.Addr6} {
+		for _, limit := range []int{1, 10} {
+			t.Run(fmt.Sprintf("%s/%d", addr, limit), func(t *testing.T) {
+				k := keep(t, srv, "tcp", ":8080")
+				a := startHolding(t, srv, holding(limit, time.Minute))
+				c := dial(t, cli, netip.AddrPortFrom(addr, port))
+				k.await(t, 1)
+				for end := time.Now().Add(late + slack); time.Now().Before(end); time.Sleep(time.Millisecond) {
+					if n, waiting := kernelUnits(t); n != 1 || waiting != 0 {
+						t.Fatalf("%d in flight, %d waiting, want 1 and 0", n, waiting)
+					}
+				}
+				if st := target(a); st.HeldTotal != 0 || st.AdmittedTotal != 1 {
+					t.Errorf("want none held, 1 admitted: %+v", st)
+				}
+				c.Close()
+				k.empty(t, a)
+				empty(t, a)
+			})
+		}
+	}
 }
