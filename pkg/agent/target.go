@@ -40,9 +40,11 @@ type target struct {
 	epoch     uint32 // what is added to the algorithm's cohort epochs, see adopt
 
 	// adaptive: the limit follows the service time, and so is one of work.
-	// timed: the packets of its connections are seen. most: the configured max.
+	// timed: the packets of its connections are seen. floor: the least that the
+	// algorithm sets, 0 for none. most: the configured max.
 	adaptive bool
 	timed    bool
+	floor    int
 	most     int
 
 	// ingress: arrivals are decided on the devices. holder: where they wait, nil
@@ -101,6 +103,7 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 		ingress:   t.Rule.NeedsIngress(),
 		pacing:    pacing,
 		adaptive:  signal == loader.Service && t.Rule.Limit.Algorithm != "fixed",
+		floor:     controller.Floor(t.Rule.Limit.Algorithm, p),
 		most:      most,
 		key:       key,
 		config:    t,
@@ -315,6 +318,7 @@ func (t *target) status(now time.Duration) status.Target {
 		Mode:        string(t.mode),
 		Algorithm:   rule.Limit.Algorithm,
 		Limit:       t.enforced(t.decision.Limit),
+		AtFloor:     t.floor > 0 && t.decision.Limit <= t.floor,
 		InFlight:    r.InFlight,
 		Waiting:     r.Waiting,
 		Connections: r.Connections,

@@ -261,3 +261,24 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+func TestFloor(t *testing.T) {
+	for _, c := range []struct {
+		algorithm string
+		p         Params
+		want      int
+	}{
+		{"guarded", Params{}, 1},
+		{"guarded", Params{Min: new(7)}, 7},
+		{"guarded", Params{Max: new(0)}, 1}, // not valid, as New says
+		{"blog", Params{}, 5},
+		{"gradient2", Params{}, 20},
+		{"aimd", Params{Min: new(3)}, 3},
+		{"fixed", Params{Min: new(3)}, 0},
+		{"none", Params{}, 0},
+	} {
+		if got := Floor(c.algorithm, c.p); got != c.want {
+			t.Errorf("%s %+v: %d, want %d", c.algorithm, c.p, got, c.want)
+		}
+	}
+}

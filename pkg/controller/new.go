@@ -65,6 +65,22 @@ func NewStepper(name string, p Params) (Stepper, error) {
 	return c, nil
 }
 
+// Floor returns the least limit that a named algorithm sets, but for a probe of
+// guarded; 0 for fixed, which sets none.
+func Floor(name string, p Params) int {
+	s := newSettings()
+	if build := steppers[name]; build != nil {
+		_, def := build(s, p)
+		return def.min
+	}
+	if name == "guarded" {
+		g := DefaultGuardedParams()
+		_, least, _ := s.bounds(p, g.Initial, g.Min, g.Max, 1)
+		return least
+	}
+	return 0
+}
+
 func unknown(name string) error {
 	return &ParamError{Key: "algorithm", Reason: fmt.Sprintf("%.80q is none of %s", name, strings.Join(Names(), ", "))}
 }

@@ -19,6 +19,11 @@ var families = []family{
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.Limit) }),
 	},
 	{
+		name: "headgate_at_floor", kind: gauge,
+		help:     "1 while the limit is the least that its algorithm may set (the key min): where a queue stands all the same, it cannot help.",
+		ofTarget: plain(func(t *status.Target) float64 { return truth(t.AtFloor) }),
+	},
+	{
 		name: "headgate_in_flight", kind: gauge,
 		help:     "Units admitted and not finished.",
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.InFlight) }),
@@ -70,6 +75,11 @@ var families = []family{
 		name: "headgate_bypassed_total", kind: counter,
 		help:     "Units that had to wait and were let in because no agent was there to hold them.",
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.BypassedTotal) }),
+	},
+	{
+		name: "headgate_exempted_total", kind: counter,
+		help:     "Units of sources that are exempt: let in, and never counted in flight.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.ExemptedTotal) }),
 	},
 	{
 		name: "headgate_would_reject_total", kind: counter,

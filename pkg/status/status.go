@@ -21,6 +21,7 @@ type Target struct {
 
 	Algorithm string `json:"algorithm"`
 	Limit     int    `json:"limit"`     // the most units in flight, as enforced now
+	AtFloor   bool   `json:"at_floor"`  // the algorithm's limit is its min
 	InFlight  int    `json:"in_flight"` // units admitted and not finished
 	Waiting   int    `json:"waiting"`   // units held
 	Pending   int    `json:"pending"`   // units of InFlight that are reservations still

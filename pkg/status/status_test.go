@@ -15,7 +15,7 @@ import (
 // contract is the documented form of status -o json, field by field.
 const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true},
  "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce",
-   "algorithm": "guarded", "limit": 57, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
+   "algorithm": "guarded", "limit": 57, "at_floor": false, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
    "signal": "service", "window": {"samples": 110, "mean_seconds": 0.0203, "p50_seconds": 0.02, "p99_seconds": 0.031},
    "baseline_seconds": 0.0199, "gradient": 0.98, "throughput_per_second": 540.2,
    "tcp_rtt_seconds": {"handshake_p50": 0.0001, "min": 0.00001, "p50": 0.0002},
