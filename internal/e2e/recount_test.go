@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -12,9 +13,11 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
+	"headgate/pkg/config"
 	"headgate/pkg/status"
 )
 
@@ -164,4 +167,68 @@ func TestRecount(t *testing.T) {
 	}
 	exact(t, srv) // no recount helps that
 	awaitInFlight(t, a, 20)
+}
+
+// Whoever detaches the programs while connections come and go spoils every
+// count; with the programs back a recount knows them again.
+func TestRecountAfterBlindness(t *testing.T) {
+	for _, unit := range []config.Unit{config.UnitConnection, config.UnitRequest} {
+		t.Run(string(unit), func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			k := keep(t, srv, "tcp", ":8080")
+			a := startAgent(t, srv, port, func(r *config.Rule) {
+				fixed(100)(r)
+				r.Unit = unit
+			})
+			counted := func() int {
+				if st := target(a); unit == config.UnitConnection {
+					return st.InFlight
+				} else {
+					return st.Connections
+				}
+			}
+			for range 30 {
+				dial(t, cli, to)
+			}
+			k.await(t, 30)
+			resets := []*net.TCPConn{dial(t, cli, to), dial(t, cli, to)}
+			k.await(t, 32)
+			for _, c := range resets { // the server holds these still: they count
+				reset(t, c)
+			}
+			await(t, "all are counted", func() (any, bool) { return counted(), counted() == 32 })
+			if got := recount(t, a); got != (status.Recount{}) {
+				t.Errorf("corrected, with nothing wrong: %+v", got)
+			}
+
+			detach(t, "sockops")
+			detach(t, "sock_release")
+			k.close(12) // nobody sees that
+			for range 5 {
+				dial(t, cli, to) // nor that
+			}
+			k.await(t, 20+5)
+			await(t, "the agent attaches again and counts anew", func() (any, bool) {
+				return counted(), counted() == 25
+			})
+			k.closeAll()
+			await(t, "none are left", func() (any, bool) { return counted(), counted() == 0 })
+			if got := recount(t, a); got != (status.Recount{}) {
+				t.Errorf("corrected, with nothing wrong: %+v", got)
+			}
+		})
+	}
+}
+
+// detach takes a program off its hook, as bpftool link detach does.
+func detach(t *testing.T, hook string) {
+	t.Helper()
+	l, err := link.LoadPinnedLink(filepath.Join(stateDir(), "live", "links", hook), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Detach(); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
 }

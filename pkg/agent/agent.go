@@ -59,6 +59,7 @@ type Agent struct {
 	renewed  time.Duration // when the lease was
 	failure  error         // of the last window
 	recounts recounts
+	checks   selfChecks
 	owners   map[uint64]*owner
 }
 
@@ -353,7 +354,7 @@ func (a *Agent) readMeters() error {
 	if err != nil {
 		return err
 	}
-	return a.watchAllListeners(now)
+	return errors.Join(a.selfCheck(now), a.watchAllListeners(now))
 }
 
 // giveUpTime is how long after its time is over a request is given up that

@@ -41,6 +41,7 @@ func (a *Agent) status(now time.Duration) status.Status {
 	for _, t := range a.targets {
 		s.Targets = append(s.Targets, t.status(now))
 	}
+	a.checks.report(&s)
 	return s
 }
 
@@ -59,6 +60,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	for hook, n := range a.gate.Attached() {
 		s.ProgramsAttached[string(hook)] = n
 	}
+	s.Shadowed = a.checks.shadowed()
 	stats := a.events.Stats()
 	s.Events, s.EventsLost = make(map[string]uint64), map[string]uint64{"kernel": 0, "reader": stats.Missed}
 	for _, typ := range events.Types() {
@@ -81,7 +83,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	}
 	for _, scope := range a.scopes {
 		if h := scope.holding; h != nil {
-			s.ProgramsAttached["tc_ingress"] += len(h.devices.Attached())
+			s.ProgramsAttached[hookIngress] += len(h.devices.Attached())
 			if s.Handover == nil {
 				s.Handover = new(metrics.Histogram)
 			}
@@ -108,6 +110,11 @@ func (a *Agent) NotReady() []string {
 	}
 	if n := attached[loader.HookLookup]; n < len(a.scopes) {
 		reasons = append(reasons, fmt.Sprintf("admission is attached to %d of %d network namespaces", n, len(a.scopes)))
+	}
+	for _, t := range a.checks.troubles {
+		if t.Hook != string(loader.HookState) {
+			reasons = append(reasons, t.Hook+": "+t.Trouble)
+		}
 	}
 	for _, s := range a.scopes {
 		if s.holding == nil {

@@ -32,8 +32,14 @@ const (
 type attached struct {
 	hook  Hook
 	link  link.Link
+	prog  *ebpf.Program
 	own   *ebpf.Program
 	fresh bool // made by this agent, not taken over
+
+	// again makes the link anew; gone says whether there is nothing any more to
+	// attach to.
+	again func() (link.Link, error)
+	gone  func() bool
 }
 
 func (a *attached) close() {
@@ -84,12 +90,16 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	if err != nil {
 		return err
 	}
-	l, fresh, err := g.attach(name, p, func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) })
-	if err != nil {
+	a := &attached{
+		hook: HookLookup, prog: p, own: p,
+		again: func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) },
+		gone:  func() bool { return false }, // ns holds it
+	}
+	if a.link, a.fresh, err = g.attach(name, p, a.again); err != nil {
 		p.Close()
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
-	g.links[name] = &attached{hook: HookLookup, link: l, own: p, fresh: fresh}
+	g.links[name] = a
 	return nil
 }
 
@@ -108,13 +118,19 @@ func (g *Gate) attachCgroup(hook Hook, suffix, path string, at ebpf.AttachType, 
 	if g.links[name] != nil {
 		return nil
 	}
-	l, fresh, err := g.attach(name, p, func() (link.Link, error) {
-		return link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: p})
-	})
-	if err != nil {
+	inode := inodeOf(path)
+	a := &attached{
+		hook: hook, prog: p,
+		again: func() (link.Link, error) {
+			return link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: p})
+		},
+		gone: func() bool { return inode == 0 || inodeOf(path) != inode },
+	}
+	var err error
+	if a.link, a.fresh, err = g.attach(name, p, a.again); err != nil {
 		return fmt.Errorf("attach %s to cgroup %s: %w", hook, path, err)
 	}
-	g.links[name] = &attached{hook: hook, link: l, fresh: fresh}
+	g.links[name] = a
 	return nil
 }
 
@@ -156,7 +172,7 @@ func (g *Gate) detach(name string) error {
 	}
 	delete(g.links, name)
 	a.close()
-	if err := os.Remove(g.state.link(name)); err != nil {
+	if err := os.Remove(g.state.link(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("detach %s: %w", name, err)
 	}
 	return nil

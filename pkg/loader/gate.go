@@ -224,14 +224,14 @@ func (g *Gate) Close() error { return g.close() }
 // Abandon undoes what was made since Open and leaves what was there before:
 // for a start that fails.
 func (g *Gate) Abandon() error {
-	if g.fresh {
-		return errors.Join(g.state.abandon(), g.close())
-	}
 	var errs []error
 	for name, l := range g.links {
 		if l.fresh {
 			errs = append(errs, g.detach(name))
 		}
+	}
+	if left, err := os.ReadDir(g.state.links()); g.fresh && (err != nil || len(left) == 0) {
+		errs = append(errs, g.state.abandon())
 	}
 	return errors.Join(append(errs, g.close())...)
 }

@@ -199,7 +199,9 @@ func (s *stateDir) links() string           { return filepath.Join(s.live(), lin
 func (s *stateDir) link(name string) string { return filepath.Join(s.links(), name) }
 
 // create makes a live directory whose maps are pinned by fill; it appears
-// complete or not at all.
+// complete or not at all. In one that is there its maps are exchanged, and its
+// links stay: their programs go on with the maps that they have, until others
+// take their place.
 func (s *stateDir) create(fill func(maps string) error) error {
 	if err := s.removeLeftovers(); err != nil {
 		return err
@@ -214,10 +216,26 @@ func (s *stateDir) create(fill func(maps string) error) error {
 	if err := fill(maps); err != nil {
 		return errors.Join(err, os.RemoveAll(tmp))
 	}
-	if err := os.Rename(tmp, s.live()); err != nil {
-		return errors.Join(fmt.Errorf("state directory: %w", err), os.RemoveAll(tmp))
+	err := os.Rename(tmp, s.live())
+	if errors.Is(err, fs.ErrExist) {
+		err = errors.Join(s.exchange(maps), os.RemoveAll(tmp))
+	} else if err != nil {
+		err = errors.Join(err, os.RemoveAll(tmp))
+	}
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
 	}
 	return nil
+}
+
+// exchange puts maps in place of the live ones, and these in its place.
+func (s *stateDir) exchange(maps string) error {
+	for _, dir := range []string{s.maps(), s.links()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return unix.Renameat2(unix.AT_FDCWD, maps, unix.AT_FDCWD, s.maps(), unix.RENAME_EXCHANGE)
 }
 
 // removeLeftovers removes what predecessors had in the making when they died.

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -155,11 +156,27 @@ func TestStateIsRebuilt(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer m.Close()
-				if err := m.Put(uint32(0), layoutHash()+1); err != nil {
+				var key [layoutNameLen]byte
+				var text [layoutTextLen]byte
+				copy(key[:], "conns")
+				if err := m.Lookup(key, &text); err != nil {
+					t.Fatal(err)
+				}
+				copy(text[:], bytes.ReplaceAll(text[:], []byte("value.opened"), []byte("value.joyful")))
+				if err := m.Put(key, text); err != nil {
 					t.Fatal(err)
 				}
 			},
-			says: []string{"layout"},
+			says: []string{"map conns", "value.opened"},
+		}, {
+			name: "another version's way of saying it",
+			spoil: func(t *testing.T, dir string) {
+				if err := os.Remove(live(dir, layoutMap)); err != nil {
+					t.Fatal(err)
+				}
+				pin(t, live(dir, layoutMap), nil)
+			},
+			says: []string{"map layout"},
 		}, {
 			name:  "a map is missing",
 			spoil: func(t *testing.T, dir string) { _ = os.Remove(live(dir, "conns")) },

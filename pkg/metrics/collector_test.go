@@ -71,6 +71,7 @@ func snapshot() fixed {
 		Handover:         &handover,
 		LeaseAge:         250 * time.Millisecond,
 		Recounts:         3,
+		Shadowed:         map[string]int{"sk_lookup": 1},
 		ProgramsAttached: map[string]int{"sockops": 1, "sk_lookup": 2},
 		MapFull:          map[string]uint64{"pendings": 0, "holds": 6},
 		Events:           map[string]uint64{"rejection": 12, "reload": 0},

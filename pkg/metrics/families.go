@@ -169,6 +169,11 @@ var families = []family{
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.ProgramsAttached, emit) },
 	},
 	{
+		name: "headgate_hook_shadowed", kind: gauge, label: "hook",
+		help:    "Programs of others that see an arrival before headgate's, or can decide otherwise.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.Shadowed, emit) },
+	},
+	{
 		name: "headgate_capability", kind: gauge, label: "name",
 		help: "1 when the kernel can do it, 0 when what needs it is off.",
 		ofAgent: func(s *Snapshot, emit func(float64, string)) {

@@ -25,6 +25,7 @@ type Snapshot struct {
 	LeaseAge         time.Duration     // since the lease was last renewed
 	ProgramsAttached map[string]int    // programs attached now, by hook
 	Recounts         uint64            // of the counts, that the agent has made
+	Shadowed         map[string]int    // programs of others that come before ours, by hook
 	MapFull          map[string]uint64 // insertions that a full map refused, by map
 	Events           map[string]uint64 // published, by type
 	EventsLost       map[string]uint64 // by where

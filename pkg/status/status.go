@@ -9,6 +9,25 @@ type Status struct {
 	LeaseSeconds float64         `json:"lease_seconds"`
 	Capabilities map[string]bool `json:"capabilities"` // what the kernel can do, by name
 	Targets      []Target        `json:"targets"`
+
+	Troubles []HookTrouble `json:"troubles"` // with what headgate has in the kernel
+	Shadowed []Shadow      `json:"shadowed"` // hooks where others come first
+}
+
+// HookTrouble is something of headgate's in the kernel that is not as it should
+// be and could not be repaired.
+type HookTrouble struct {
+	Hook    string `json:"hook"` // sockops, sk_lookup and so on; state: the directory of pins
+	Trouble string `json:"trouble"`
+}
+
+// Shadow is a program of somebody else that sees an arrival before headgate's,
+// or can decide otherwise.
+type Shadow struct {
+	Hook string `json:"hook"`
+	At   string `json:"at"`   // the scope, and the device where there is one
+	ID   uint32 `json:"id"`   // of the program, as in bpftool prog; 0 for a filter that is none
+	Name string `json:"name"` // of the program; empty where the kernel does not tell
 }
 
 // Target is one protected port. A quantity that has not been measured yet is 0.

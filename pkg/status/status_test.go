@@ -25,7 +25,8 @@ const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "cap
    "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "hold_timeout": 0},
    "held_total": 0, "bypassed_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10,
    "last_change": {"reason": "gradient", "seconds_ago": 0.4},
-   "recount": {"in_flight": 1, "waiting": 0, "pending": 0, "connections": 0, "idle": 0, "seconds_ago": 12.5}}]}`
+   "recount": {"in_flight": 1, "waiting": 0, "pending": 0, "connections": 0, "idle": 0, "seconds_ago": 12.5}}],
+ "troubles": [{"hook": "state", "trouble": "hidden"}], "shadowed": [{"hook": "sk_lookup", "at": "host", "id": 7, "name": "tubular"}]}`
 
 func TestJSON(t *testing.T) {
 	d := json.NewDecoder(strings.NewReader(contract))
