@@ -320,3 +320,6 @@ func wired(t *testing.T, hook func(*lab.Frame)) *lab.Wire {
 	})
 	return w
 }
+
+// discard is a log that nobody reads.
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"headgate/internal/lab"
+	"headgate/pkg/agent"
+	"headgate/pkg/scope"
+	"headgate/pkg/status"
+)
+
+// strangers loads a program of somebody else, that returns a verdict whatever comes.
+func strangers(t *testing.T, name string, typ ebpf.ProgramType, at ebpf.AttachType, verdict int32) (*ebpf.Program, uint32) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: typ, AttachType: at, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	return p, uint32(id)
+}
+
+// awaitShadows waits until the agent reports these programs of others, in the
+// status and as numbers.
+func awaitShadows(t *testing.T, a *agent.Agent, hook string, want ...status.Shadow) {
+	t.Helper()
+	await(t, "the programs of others are reported", func() (any, bool) {
+		s := a.Snapshot()
+		return s.Status.Shadowed, slices.Equal(s.Status.Shadowed, want) && s.Shadowed[hook] == len(want)
+	})
+}
+
+// Somebody's program at the head of a device's chain keeps everything from ours.
+// It is reported; nothing waits there any more, and the limit holds all the same.
+func TestForeignTCXAtTheHead(t *testing.T) {
+	const pass = 0 // TCX_PASS: no other program sees the packet
+	srv, cli, to := hosts(t)
+	k := keep(t, srv, "tcp", ":8080")
+	a := startHolding(t, srv, holding(3, time.Minute))
+	for range 3 {
+		dial(t, cli, to)
+	}
+	k.await(t, 3)
+	p, id := strangers(t, "usurper", ebpf.SchedCLS, ebpf.AttachTCXIngress, pass)
+	var l link.Link
+	if err := srv.Do(func() (err error) {
+		device, err := net.InterfaceByName("cli")
+		if err != nil {
+			return err
+		}
+		l, err = link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: p, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	awaitShadows(t, a, "tc_ingress", status.Shadow{Hook: "tc_ingress", At: "netns:" + srv.NetNS + " cli", ID: id, Name: "usurper"})
+	if !knock(t, cli, to) {
+		t.Error("admitted over the limit")
+	}
+	exact(t, srv)
+	if reasons := a.NotReady(); len(reasons) > 0 {
+		t.Errorf("not ready: %q; the limit holds", reasons)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitShadows(t, a, "tc_ingress")
+	c := newCrowd(t, cli, to, 2)
+	awaitUnits(t, 3, 2)
+	k.closeAll()
+	c.wait(t, patience)
+	c.close()
+	k.empty(t, a)
+}
+
+// Somebody's program beside ours at the lookup is reported. As long as it
+// chooses no socket, what ours refuses is refused.
+func TestForeignLookup(t *testing.T) {
+	const pass = 1 // SK_PASS
+	srv, cli, to := hosts(t)
+	keep(t, srv, "tcp", ":8080")
+	a := protect(t, srv, 0)
+	ns, err := scope.OpenNetns(srv.NetNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	p, id := strangers(t, "steering", ebpf.SkLookup, ebpf.AttachSkLookup, pass)
+	l, err := link.AttachNetNs(ns.Fd(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	awaitShadows(t, a, "sk_lookup", status.Shadow{Hook: "sk_lookup", At: "netns:" + srv.NetNS, ID: id, Name: "steering"})
+	if !knock(t, cli, to) {
+		t.Error("admitted at a limit of 0")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitShadows(t, a, "sk_lookup")
+}
+
+// What somebody took off its hook, replaced or unpinned comes back.
+func TestHooksComeBack(t *testing.T) {
+	srv, cli, to := hosts(t)
+	k := keep(t, srv, "tcp", ":8080")
+	a := protect(t, srv, 2)
+	for range 2 {
+		dial(t, cli, to)
+	}
+	k.await(t, 2)
+	lookup := lookupLink(t)
+	pinned := func() []string {
+		names, err := filepath.Glob(filepath.Join(stateDir(), "live", "*", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := pinned()
+	enforced := func() (any, bool) { return a.NotReady(), knock(t, cli, to) && len(a.NotReady()) == 0 }
+
+	detach(t, lookup)
+	if reasons := a.NotReady(); len(reasons) == 0 || !strings.Contains(reasons[0], "0 of 1") {
+		t.Errorf("ready with no program at the lookup: %q", reasons)
+	}
+	await(t, "attached again, after a detachment", enforced)
+
+	l, err := link.LoadPinnedLink(filepath.Join(stateDir(), "live", "links", lookup), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, _ := strangers(t, "impostor", ebpf.SkLookup, ebpf.AttachSkLookup, 1)
+	if err := l.Update(p); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "attached again, after a replacement", enforced)
+
+	ours := pinnedMaps(t)
+	if err := os.RemoveAll(filepath.Join(stateDir(), "live")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "pinned again", func() (any, bool) { return pinned(), slices.Equal(pinned(), before) })
+	if got := attachedPrograms(t, ours); len(got) != len(whole) {
+		t.Errorf("attached: %v, want %v", got, whole)
+	}
+	if err := os.RemoveAll(stateDir()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "pinned again, the directory too", func() (any, bool) { return pinned(), slices.Equal(pinned(), before) })
+	if _, err := agent.Start(configFor(srv, port, fixed(1)), "test", discard()); err == nil || !strings.Contains(err.Error(), "another headgate agent") {
+		t.Errorf("a second agent: %v", err)
+	}
+	if got := target(a); got.InFlight < 2 {
+		t.Errorf("counts were lost: %+v", got)
+	}
+}
+
+// lookupLink is the name of the link at the lookup.
+func lookupLink(t *testing.T) string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(stateDir(), "live", "links", "sk_lookup_*"))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("links at the lookup: %v, %v", names, err)
+	}
+	return filepath.Base(names[0])
+}
+
+// A BPF file system that is mounted over ours hides our pins, and nothing else:
+// the programs go on, and it is said until it is gone.
+func TestStateHidden(t *testing.T) {
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	to := netip.AddrPortFrom(srv.Addr4, port)
+	k := keep(t, srv, "tcp", ":8080")
+	a := protect(t, srv, 1)
+	dial(t, cli, to)
+	k.await(t, 1)
+	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	mounted := true
+	unmount := func() {
+		if mounted {
+			mounted = false
+			if err := unix.Unmount(bpffs, 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(unmount)
+	await(t, "it is reported", func() (any, bool) {
+		all := a.Status().Troubles
+		return all, len(all) == 1 && all[0].Hook == "state" && strings.Contains(all[0].Trouble, "mounted over "+stateDir())
+	})
+	if !knock(t, cli, to) {
+		t.Error("admitted over the limit")
+	}
+	if reasons := a.NotReady(); len(reasons) > 0 {
+		t.Errorf("not ready: %q; the limit holds", reasons)
+	}
+	if _, err := os.Stat(stateDir()); err == nil {
+		t.Error("something was made on the file system that hides ours")
+	}
+	unmount()
+	await(t, "it is over", func() (any, bool) { all := a.Status().Troubles; return all, len(all) == 0 })
+	exact(t, srv)
+}
