@@ -76,6 +76,10 @@ func protect(ctx context.Context, cfg *config.Config, keep bool, log *slog.Logge
 		log.Info("protecting", "rule", t.Rule.Name, "port", t.Port, "scope", t.Rule.Scope.String(),
 			"algorithm", t.Rule.Limit.Algorithm, "mode", t.Rule.Mode)
 	}
+	manager := systemd{log}
+	manager.ready()
+	defer manager.stopping()
+	go manager.watchdog(ctx, a.Alive)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(a, log) }()
 	for {
@@ -86,7 +90,9 @@ func protect(ctx context.Context, cfg *config.Config, keep bool, log *slog.Logge
 		case err := <-served:
 			return err
 		case <-hup:
+			done := manager.reloading()
 			log.Warn("SIGHUP: the configuration is read at start only; restart with --keep to apply changes and keep the counts")
+			done()
 		}
 	}
 }

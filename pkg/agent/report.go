@@ -93,6 +93,14 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	return s
 }
 
+// Alive says whether windows run: whether the lease is fresh.
+func (a *Agent) Alive() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, err := monotonic()
+	return err == nil && now-a.renewed < a.cfg.Lease
+}
+
 // NotReady returns why the targets are not protected now; none when they are.
 func (a *Agent) NotReady() []string {
 	a.mu.Lock()
