@@ -179,7 +179,6 @@ func (a *Agent) attach() error {
 	}
 	for _, t := range a.targets {
 		t.last = readings[t.id]
-		t.told.refusals = t.last.Rejected + t.last.RejectedPace + t.last.WouldReject
 	}
 	a.logStart()
 	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(), a.holdAll())
@@ -338,6 +337,7 @@ func (a *Agent) readMeters() error {
 			waits := t.holder.TargetStats(t.id).Waits
 			t.waits.read(&waits)
 		}
+		t.meterRefusals()
 	}
 	for _, s := range a.scopes {
 		if s.holding != nil {

@@ -31,11 +31,16 @@ type refusal struct {
 
 // told is what was told of a target.
 type told struct {
+	begun    bool
 	refusals uint64 // counted until the last window, told or not
 	silent   int64  // of these, not told of yet; below 0: told of before they were counted
 	last     refusal
-	limit    int // what the last event about it said
-	limitAt  time.Duration
+
+	perSecond float64 // refused in the last second, and counted until then
+	second    uint64
+
+	limit   int // what the last event about it said
+	limitAt time.Duration
 }
 
 // heldRefusals gathers whom the holders refuse until the next window. It is
@@ -110,8 +115,17 @@ func (a *Agent) tell(now time.Duration) error {
 // countRefusals takes in how many were refused in the last window.
 func (t *target) countRefusals() {
 	n := t.last.Rejected + t.last.RejectedPace + t.last.WouldReject + refusedIn(t.held)
+	if !t.told.begun { // what was refused before is nothing new
+		t.told.begun, t.told.refusals, t.told.second = true, n, n
+	}
 	t.told.silent += int64(n - t.told.refusals)
 	t.told.refusals = n
+}
+
+// meterRefusals is called once a second.
+func (t *target) meterRefusals() {
+	t.told.perSecond = float64(t.told.refusals-t.told.second) / meterInterval.Seconds()
+	t.told.second = t.told.refusals
 }
 
 // tellRefusal publishes a refusal. The last one of a window says how many were

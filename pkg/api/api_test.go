@@ -23,6 +23,7 @@ import (
 
 	"headgate/pkg/config"
 	"headgate/pkg/events"
+	"headgate/pkg/explain"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
 )
@@ -37,13 +38,25 @@ type fakeAgent struct {
 func (fakeAgent) Status() status.Status {
 	return status.Status{
 		Version: "1.2.3", Mode: "enforce", LeaseSeconds: 3, Capabilities: map[string]bool{"tcx": true},
-		Targets: []status.Target{{Rule: "shop", Port: 8080, Scope: "host", Unit: "connection", Limit: 57}},
+		Targets: []status.Target{
+			{Rule: "shop", Port: 8080, Scope: "host", Unit: "connection", Limit: 57},
+			{Rule: "blue", Port: 8080, Scope: "netns:/run/blue net", Unit: "connection", Limit: 3},
+			{Rule: "blue", Port: 443, Scope: "netns:/run/blue net", Unit: "request", Limit: 3},
+		},
 	}
 }
 
 func (f fakeAgent) Snapshot() metrics.Snapshot { return metrics.Snapshot{Status: f.Status()} }
 func (f fakeAgent) NotReady() []string         { return f.notReady }
-func (f fakeAgent) Events() *events.Bus        { return f.events }
+func (f fakeAgent) Explain(scope string, port uint16) (*explain.Explanation, bool) {
+	for _, t := range f.Status().Targets {
+		if t.Port == port && t.Scope == scope {
+			return explain.New(explain.Facts{Target: t}), true
+		}
+	}
+	return nil, false
+}
+func (f fakeAgent) Events() *events.Bus { return f.events }
 
 // serve runs a server on a port of its own until the test ends.
 func serve(t *testing.T, src Source, webConfig string) string {

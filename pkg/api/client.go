@@ -10,16 +10,19 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"headgate/pkg/events"
+	"headgate/pkg/explain"
 	"headgate/pkg/status"
 )
 
 const (
 	statusPath    = "/api/v1/status"
+	targetsPath   = "/api/v1/targets/"
 	fetchTimeout  = 3 * time.Second
 	maxStatusSize = 64 << 20 // 50,000 targets
 )
@@ -36,6 +39,52 @@ func FetchStatus(ctx context.Context, addr string) (*status.Status, error) {
 		return nil, err
 	}
 	return &s, nil
+}
+
+// ErrNoTarget means that the agent does not protect the port.
+var ErrNoTarget = errors.New("not protected")
+
+// FetchExplanation asks the agent that listens on addr (see [FetchStatus]) why
+// the limit of a target is what it is. Without a scope it is that of the only
+// target with the port. [ErrNoTarget] when there is none.
+func FetchExplanation(ctx context.Context, addr, scope string, port uint16) (*explain.Explanation, error) {
+	if scope == "" {
+		st, err := FetchStatus(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		if scope, err = onlyScope(st, port); err != nil {
+			return nil, err
+		}
+	}
+	var e explain.Explanation
+	path := fmt.Sprintf("%s%s/%d/explain", targetsPath, url.PathEscape(scope), port)
+	err := fetch(ctx, addr, "an explanation", path, &e)
+	if a := (*AnswerError)(nil); errors.As(err, &a) && a.Code == http.StatusNotFound {
+		return nil, fmt.Errorf("port %d of the scope %s: %w", port, scope, ErrNoTarget)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &e, nil
+}
+
+// onlyScope returns the scope of the only target with a port.
+func onlyScope(st *status.Status, port uint16) (string, error) {
+	var scopes, ports []string
+	for _, t := range st.Targets {
+		ports = append(ports, strconv.Itoa(int(t.Port)))
+		if t.Port == port {
+			scopes = append(scopes, t.Scope)
+		}
+	}
+	switch len(scopes) {
+	case 1:
+		return scopes[0], nil
+	case 0:
+		return "", fmt.Errorf("port %d: %w; protected are %s", port, ErrNoTarget, strings.Join(ports, ", "))
+	}
+	return "", fmt.Errorf("port %d is protected in several scopes; --scope names one: %s", port, strings.Join(scopes, ", "))
 }
 
 // FollowEvents calls f with each event of the agent that listens on addr (see

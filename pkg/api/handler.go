@@ -2,9 +2,11 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -37,14 +39,21 @@ func newHandler(src Source, past *history.Store, closing <-chan struct{}, log *s
 		text(w, http.StatusOK, "ready\n")
 	})
 	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, _ *http.Request) {
-		body, err := json.MarshalIndent(src.Status(), "", "  ")
+		writeJSON(w, src.Status(), log)
+	})
+	mux.HandleFunc("GET "+targetsPath+"{scope}/{port}/explain", func(w http.ResponseWriter, r *http.Request) {
+		scope, port := r.PathValue("scope"), r.PathValue("port")
+		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
-			log.Error("status has no JSON form", "error", err)
-			text(w, http.StatusInternalServerError, "the status has no JSON form: "+err.Error()+"\n")
+			text(w, http.StatusBadRequest, fmt.Sprintf("%.40q is not a port\n", port))
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(body, '\n')) // the client is gone
+		e, ok := src.Explain(scope, uint16(n))
+		if !ok {
+			text(w, http.StatusNotFound, fmt.Sprintf("port %d of the scope %.80q is not protected\n", n, scope))
+			return
+		}
+		writeJSON(w, e, log)
 	})
 	mux.Handle("GET "+eventsPath, newStreams(src.Events(), closing))
 	handlePage(mux, past, log)
@@ -56,6 +65,17 @@ func newHandler(src Source, past *history.Store, closing <-chan struct{}, log *s
 		h.Set("Cache-Control", "no-store")
 		mux.ServeHTTP(w, r)
 	})
+}
+
+func writeJSON(w http.ResponseWriter, v any, log *slog.Logger) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		log.Error("an answer has no JSON form", "error", err)
+		text(w, http.StatusInternalServerError, "the answer has no JSON form: "+err.Error()+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // the client is gone
 }
 
 func text(w http.ResponseWriter, code int, body string) {

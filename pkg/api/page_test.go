@@ -20,6 +20,7 @@ import (
 
 	"headgate/internal/browser"
 	"headgate/pkg/events"
+	"headgate/pkg/explain"
 	"headgate/pkg/history"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
@@ -34,8 +35,9 @@ type many struct {
 func (m *many) Status() status.Status {
 	return status.Status{Version: "1.2.3", Mode: "enforce", LeaseSeconds: 3, Targets: targetsAt(600, int(m.targets.Load()))}
 }
-func (m *many) Snapshot() metrics.Snapshot { return metrics.Snapshot{Status: m.Status()} }
-func (m *many) Events() *events.Bus        { return nil }
+func (m *many) Snapshot() metrics.Snapshot                          { return metrics.Snapshot{Status: m.Status()} }
+func (m *many) Explain(string, uint16) (*explain.Explanation, bool) { return nil, false }
+func (m *many) Events() *events.Bus                                 { return nil }
 
 func (m *many) NotReady() []string {
 	if m.notReady.Load() {

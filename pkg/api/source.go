@@ -3,6 +3,7 @@ package api
 
 import (
 	"headgate/pkg/events"
+	"headgate/pkg/explain"
 	"headgate/pkg/metrics"
 	"headgate/pkg/status"
 )
@@ -18,6 +19,9 @@ type Source interface {
 	// NotReady returns why the agent does not protect its targets now, one
 	// plain sentence each; none when it does.
 	NotReady() []string
+	// Explain returns why the limit of a target is what it is; false when there
+	// is no such target. scope is as in its status.
+	Explain(scope string, port uint16) (*explain.Explanation, bool)
 	// Events returns what happens.
 	Events() *events.Bus
 }

@@ -132,7 +132,7 @@ func (s *speaker) is(term string) bool { return s.term[term] == 1 }
 // least and most are the bounds of the limit.
 func (s *speaker) least() int { return max(s.Min, 1) }
 func (s *speaker) atMost() bool {
-	return s.Max > 0 && s.Base >= s.Max
+	return s.Max > 0 && max(float64(s.Base), math.Round(s.term["limit"])) >= float64(s.Max)
 }
 
 func (s *speaker) fixed() bool { return s.Target.Algorithm == "fixed" }
@@ -180,14 +180,14 @@ func (s *speaker) notes() (notes []string) {
 	}
 	t := &s.Target
 	for _, trouble := range s.Trouble {
-		add(true, "The agent does not protect its ports now: %s.", trouble)
+		add(true, "Not protected now: %s.", trouble)
 	}
 	add(!s.Listening, "Nobody listens on port %d: whoever connects is refused by the kernel, not by headgate.", t.Port)
 	add(t.Mode == "observe", "The mode is observe: the limit is computed and counted, and nobody is refused. `headgate mode enforce %d` changes that.", t.Port)
 	if o := s.Override; o != nil {
 		left := "until it is cleared"
 		if o.SecondsLeft > 0 {
-			left = "for " + status.Seconds(o.SecondsLeft) + " more"
+			left = "for " + ago(o.SecondsLeft) + " more"
 		}
 		add(true, "The limit was set to %d by hand, %s; the algorithm goes on beside it. `headgate limit clear %d` ends that.", o.Limit, left, t.Port)
 	}
@@ -230,7 +230,11 @@ func (s *speaker) refusals() (lines []string) {
 	}
 	lines = append(lines, now)
 	if l := s.LastRefused; l != nil {
-		lines = append(lines, fmt.Sprintf("Last: %s, %s, %s ago.", l.Client, cmp.Or(reasons[l.Reason], l.Reason), ago(l.SecondsAgo)))
+		would := ""
+		if l.LetIn {
+			would = " would have been:"
+		}
+		lines = append(lines, fmt.Sprintf("Last: %s%s, %s, %s ago.", l.Client, would, cmp.Or(reasons[l.Reason], l.Reason), ago(l.SecondsAgo)))
 	}
 	return lines
 }

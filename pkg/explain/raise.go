@@ -44,7 +44,7 @@ func (s *speaker) raise() (ways []string) {
 
 // busy says whether the limit is in use, as the algorithms ask.
 func (s *speaker) busy() bool {
-	return !s.is("app_limited") && 2*(s.Target.InFlight-s.Idle) >= s.Base
+	return s.RefusedPerSecond > 0 || !s.is("app_limited") && 2*(s.Target.InFlight-s.Idle) >= s.Base
 }
 
 func (s *speaker) queued() bool {

@@ -118,10 +118,10 @@ func (s *speaker) guarded() (why []string) {
 		add(true, "A probe is on: for a moment fewer are let in, to time a few that nothing waits in front of.")
 	case s.is("starting"):
 		add(true, "No queue was ever seen, so each full window adds what the service works on.")
-	case ratio < standing:
-		add(true, "While the queue stands each window takes a share of the limit away.")
 	default:
-		add(true, "While it is in use each window adds up to %s.", number(0.5*s.term["headroom"]*s.term["growth"]))
+		limit, share, growth := s.term["limit"], min(max(ratio, 0.5), 1), s.term["growth"]
+		add(true, "While it is in use, each window moves it towards gradient times limit plus growth: %.2f x %s + %s = %s.",
+			share, number(limit), number(growth), number(share*limit+growth))
 	}
 	add(s.term["headroom"] < 0.95, "More at once was seen to complete hardly more, so it grows at %.0f %% of the usual.", 100*s.term["headroom"])
 	add(s.term["burst"] > 0, "%s of it are an allowance for bursts, which ends with the first refusal.", number(s.term["burst"]))
