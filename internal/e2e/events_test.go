@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
 	"headgate/pkg/events"
+	"headgate/pkg/explain"
 )
 
 // refusals is what the agent told of refusals, of one type, until now.
@@ -85,5 +87,42 @@ func TestRefusalsAreTold(t *testing.T) {
 			}
 			k.closeAll()
 		})
+	}
+}
+
+// What an agent says of a target is what happens to it.
+func TestExplain(t *testing.T) {
+	srv, cli, to := hosts(t)
+	a := protect(t, srv, 1)
+	says := func(what string, lines func(*explain.Explanation) []string) {
+		t.Helper()
+		await(t, what, func() (any, bool) {
+			e, ok := a.Explain("netns:"+srv.NetNS, port)
+			return e, ok && strings.Contains(strings.Join(lines(e), "\n"), what)
+		})
+	}
+	notes := func(e *explain.Explanation) []string { return e.Notes }
+	refused := func(e *explain.Explanation) []string { return e.Refusals }
+	says("Nobody listens on port 8080", notes)
+	k := keep(t, srv, "tcp4", ":8080")
+	await(t, "somebody listens", func() (any, bool) {
+		e, ok := a.Explain("netns:"+srv.NetNS, port)
+		return e, ok && len(e.Notes) == 0
+	})
+	says("Nobody was refused", refused)
+	c := newCrowd(t, cli, to, 20)
+	c.wait(t, patience)
+	k.await(t, 1)
+	says("19 refused because the limit was reached, in all.", refused)
+	says("19 in the last second.", refused)
+	e, _ := a.Explain("netns:"+srv.NetNS, port)
+	if e.LastRefused == nil || e.LastRefused.Client.Addr() != cli.Addr4 || e.LastRefused.SecondsAgo > patience.Seconds() {
+		t.Errorf("refused last: %+v", e.LastRefused)
+	}
+	says("None in the last second.", refused)
+	a.SetMode(config.ModeObserve)
+	says("The mode is observe", notes)
+	if _, ok := a.Explain("host", port); ok {
+		t.Error("a port of another scope is explained")
 	}
 }

@@ -31,7 +31,6 @@ type refusal struct {
 
 // told is what was told of a target.
 type told struct {
-	begun    bool
 	refusals uint64 // counted until the last window, told or not
 	silent   int64  // of these, not told of yet; below 0: told of before they were counted
 	last     refusal
@@ -114,13 +113,12 @@ func (a *Agent) tell(now time.Duration) error {
 
 // countRefusals takes in how many were refused in the last window.
 func (t *target) countRefusals() {
-	n := t.last.Rejected + t.last.RejectedPace + t.last.WouldReject + refusedIn(t.held)
-	if !t.told.begun { // what was refused before is nothing new
-		t.told.begun, t.told.refusals, t.told.second = true, n, n
-	}
+	n := refusedOf(t.last) + refusedIn(t.held)
 	t.told.silent += int64(n - t.told.refusals)
 	t.told.refusals = n
 }
+
+func refusedOf(r loader.Reading) uint64 { return r.Rejected + r.RejectedPace + r.WouldReject }
 
 // meterRefusals is called once a second.
 func (t *target) meterRefusals() {

@@ -142,6 +142,7 @@ func (t *target) begin(now time.Duration) loader.Order {
 // go on from its numbers: an equal one would be mistaken for the old.
 func (t *target) adopt(r loader.Reading) {
 	t.last = r
+	t.told.refusals, t.told.second = refusedOf(r), refusedOf(r)
 	t.tick = max(t.tick, r.PeakTick, r.RefusedIn) + 1
 	t.epoch = r.CohortEpoch
 }

@@ -230,11 +230,11 @@ func (s *speaker) refusals() (lines []string) {
 	}
 	lines = append(lines, now)
 	if l := s.LastRefused; l != nil {
-		would := ""
+		letIn := ""
 		if l.LetIn {
-			would = " would have been:"
+			letIn = " (it was let in)"
 		}
-		lines = append(lines, fmt.Sprintf("Last: %s%s, %s, %s ago.", l.Client, would, cmp.Or(reasons[l.Reason], l.Reason), ago(l.SecondsAgo)))
+		lines = append(lines, fmt.Sprintf("Last: %s, %s%s, %s ago.", l.Client, cmp.Or(reasons[l.Reason], l.Reason), letIn, ago(l.SecondsAgo)))
 	}
 	return lines
 }
