@@ -65,9 +65,14 @@ bench: ## Measure what headgate costs, in toggled pairs, and what a step of each
 	$(GO) run ./bench
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./pkg/...
 
+.PHONY: man
+man: build ## Write the manual pages into dist/man
+	bin/headgate man dist/man
+
 .PHONY: install
-install: build ## Install under PREFIX (/usr/local); DESTDIR is put before it
+install: build man ## Install under PREFIX (/usr/local); DESTDIR is put before it
 	install -D -m 0755 bin/headgate $(DESTDIR)$(PREFIX)/bin/headgate
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 dist/man/*.1
 
 .PHONY: cleanup
 cleanup: build ## Take out of this host's kernel everything that headgate left there (root)

@@ -9,11 +9,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"headgate/internal/lab"
+	"headgate/pkg/config"
 )
 
 // Exit codes: what was asked for could not be done; what was asked for could
@@ -39,20 +42,27 @@ func main() {
 
 // run executes a command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRootCmd()
+	root := newRootCmd(stdout, stderr)
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintln(stderr, "headgate:", err)
-	if usage := (usageError{}); errors.As(err, &usage) {
+	if usage := (usageError{}); errors.As(err, &usage) || badFlag(err) {
 		fmt.Fprintf(stderr, "Try '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// badFlag says whether an error of the configuration is one of a flag's value.
+func badFlag(err error) bool {
+	var all config.Errors
+	if !errors.As(err, &all) {
+		return false
+	}
+	return slices.ContainsFunc(all, func(e *config.Error) bool { return e.Line == 0 && strings.HasPrefix(e.File, "-") })
 }
 
 // usageError is a command line that cannot be understood.
@@ -60,20 +70,27 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-func newRootCmd() *cobra.Command {
+func newRootCmd(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "headgate",
 		Short: "Let into a service what it can carry",
 		Long: `headgate stands in front of listening TCP ports of unmodified programs and lets
 in only what they can carry: the kernel counts and times what is in flight on
-each port, the agent makes a limit of it, and the kernel refuses what is over.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+each port, the agent makes a limit of it, and the kernel refuses what is over.
+
+The exit code is 0 when what was asked for was done, 1 when it could not be, and
+2 when the command line could not be understood.`,
+		Version:                    version,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		SuggestionsMinimumDistance: 2,
+		Args:                       knownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetOut(stdout) // completion asks for it when it is made
+	root.SetErr(stderr)
+	root.SetVersionTemplate(versionText())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		newRunCmd(),
 		newCheckCmd(),
@@ -84,19 +101,53 @@ each port, the agent makes a limit of it, and the kernel refuses what is over.`,
 		newDemoCmd(),
 		newReplayCmd(),
 		newSimulateCmd(),
+		newManCmd(),
 		newVersionCmd(),
 	)
-	for _, c := range append(root.Commands(), root) {
-		check := c.Args
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd("completion") // not for root alone, which has children
+	tellUsageErrors(root)
+	return root
+}
+
+// tellUsageErrors makes what is wrong with arguments errors of usage.
+func tellUsageErrors(c *cobra.Command) {
+	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
-			if check == nil {
-				return nil
-			}
 			if err := check(cmd, args); err != nil {
 				return usageError{err}
 			}
 			return nil
 		}
 	}
-	return root
+	if c.HasSubCommands() && !c.Runnable() {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := knownCommand(cmd, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+		c.RunE = func(cmd *cobra.Command, _ []string) error {
+			var names []string
+			for _, child := range cmd.Commands() {
+				names = append(names, child.Name())
+			}
+			return usageError{fmt.Errorf("which one: %s?", strings.Join(names, ", "))}
+		}
+	}
+	for _, child := range c.Commands() {
+		tellUsageErrors(child)
+	}
+}
+
+// knownCommand refuses what is no command, and names one that is near.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q", args[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(near, " or "))
+	}
+	return err
 }

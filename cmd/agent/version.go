@@ -13,8 +13,12 @@ func newVersionCmd() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "headgate %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	return fmt.Sprintf("headgate %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
 }

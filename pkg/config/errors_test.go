@@ -20,9 +20,9 @@ var errorCases = map[string]struct {
 	"unknown keys, all reported": {
 		text: "lisen: x\nrules:\n  - port: 80\n    limits: {}\n    limit: {maxx: 3}\n    scope: {net: a}\n",
 		want: []string{
-			"1:1: lisen: unknown key; the keys here are defaults, lease, listen, mode, rules, state, web_config, window",
-			"4:5: rules[0].limits: unknown key; the keys here are end, force, hold, limit, mode, name, pace, port, ports, reject, scope, signal, unit, warm_up",
-			"5:13: rules[0].limit.maxx: unknown key; the keys here are algorithm, ",
+			"1:1: lisen: unknown key; did you mean listen? the keys here are defaults, lease, listen, mode, rules, state, web_config, window",
+			"4:5: rules[0].limits: unknown key; did you mean limit? the keys here are end, force, hold, limit, mode, name, pace, port, ports, reject, scope, signal, unit, warm_up",
+			"5:13: rules[0].limit.maxx: unknown key; did you mean max? the keys here are algorithm, ",
 			"6:13: rules[0].scope.net: unknown key; the keys here are netns",
 		},
 	},
@@ -64,7 +64,7 @@ rules:
 			`5:35: rules[2].end: "last_byte" is not one of: first_byte`,
 			"6:38: rules[3].reject: a request cannot be dropped, since TCP would send it again and again; with unit: request this is reset",
 			`7:38: rules[4].reject: "fin" is not one of: reset, drop`,
-			"8:36: rules[5].end.idel: unknown key; the keys here are idle",
+			"8:36: rules[5].end.idel: unknown key; did you mean idle? the keys here are idle",
 		},
 	},
 	"holds": {

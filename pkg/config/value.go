@@ -2,12 +2,14 @@ package config
 
 import (
 	"encoding"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 )
@@ -64,7 +66,7 @@ func (d *decoder) field(path string, kv *ast.MappingValueNode, keys map[string]f
 		d.failf(at, "this version does not support the key %q", name)
 		return
 	case !ok:
-		d.failf(at, "unknown key; the keys here are %s", list(keys))
+		d.failf(at, "unknown key; %sthe keys here are %s", didYouMean(name, keys), list(keys))
 		return
 	}
 	if _, null := kv.Value.(*ast.NullNode); !null {
@@ -74,6 +76,21 @@ func (d *decoder) field(path string, kv *ast.MappingValueNode, keys map[string]f
 	}
 	d.at[at.key] = at
 	read(value{node: kv.Value, at: at})
+}
+
+// didYouMean names the key that is nearest to what was written, if one is near.
+func didYouMean(name string, keys map[string]func(value)) string {
+	const far = 3
+	best, least := "", min(far, len(name)/2+1)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if n := levenshtein.ComputeDistance(name, key); n < least {
+			best, least = key, n
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "did you mean " + best + "? "
 }
 
 // items reads a list.
