@@ -6,7 +6,11 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -225,6 +229,12 @@ func keep(t *testing.T, h *lab.Host, network, address string) *keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return keepOn(t, ln)
+}
+
+// keepOn starts a keeper on a listener, which it closes.
+func keepOn(t *testing.T, ln net.Listener) *keeper {
+	t.Helper()
 	k := &keeper{ln: ln}
 	ended := make(chan struct{})
 	go func() {
@@ -323,3 +333,22 @@ func wired(t *testing.T, hook func(*lab.Frame)) *lab.Wire {
 
 // discard is a log that nobody reads.
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// netstat reads one of the counters of a host that `nstat -az` shows as TcpExt.
+func netstat(h *lab.Host, name string) (n int, err error) {
+	err = h.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(string(text), "\n")
+		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+		i := slices.Index(names, name)
+		if i < 0 || i >= len(values) {
+			return fmt.Errorf("no counter %s", name)
+		}
+		n, err = strconv.Atoi(values[i])
+		return err
+	})
+	return n, err
+}

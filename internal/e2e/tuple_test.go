@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"syscall"
@@ -136,5 +138,94 @@ func TestMultipathTCP(t *testing.T) {
 	if st := target(a); st.AdmittedTotal != 2*each || st.FinishedTotal != 2*each || st.RejectedTotal.Limit != 3 {
 		t.Errorf("%d admitted, %d finished, %d rejected; want %d, %d, 3",
 			st.AdmittedTotal, st.FinishedTotal, st.RejectedTotal.Limit, 2*each, 2*each)
+	}
+}
+
+// The subflows of an MPTCP connection are connections to the limit: each takes a
+// slot and gives it back. One that finds none is refused, and the connection goes
+// on by those that it has.
+func TestMultipathSubflows(t *testing.T) {
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	if err := srv.Sysctl("net.mptcp.enabled", "1"); err != nil {
+		t.Skipf("this kernel has no Multipath TCP: %v", err)
+	}
+	other := netip.MustParsePrefix("10.83.1.3/24")
+	if err := cli.AddAddr("srv", other); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host *lab.Host
+		args []string
+	}{
+		{srv, []string{"limits", "set", "subflow", "4", "add_addr_accepted", "4"}},
+		{cli, []string{"limits", "set", "subflow", "4"}},
+		{cli, []string{"endpoint", "add", other.Addr().String(), "dev", "srv", "subflow"}},
+	} {
+		if out, err := c.host.Command(t.Context(), "ip", append([]string{"mptcp"}, c.args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip mptcp %v: %v: %s", c.args, err, out)
+		}
+	}
+	k := keep(t, srv, "tcp", ":8080")
+	connect := func() *net.TCPConn {
+		t.Helper()
+		d := new(net.Dialer)
+		d.SetMultipathTCP(true)
+		var c net.Conn
+		err := cli.Do(func() (err error) {
+			c, err = d.DialContext(t.Context(), "tcp", netip.AddrPortFrom(srv.Addr4, port).String())
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if is, err := c.(*net.TCPConn).MultipathTCP(); err != nil || !is {
+			t.Fatalf("not Multipath TCP: %v", err)
+		}
+		return c.(*net.TCPConn)
+	}
+	// say has the client speak: only then is the connection known to be one, and
+	// another subflow opened.
+	say := func(c *net.TCPConn) {
+		t.Helper()
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ limit, subflows, refused int }{
+		{limit: 4, subflows: 2},
+		{limit: 1, subflows: 1, refused: 1},
+	} {
+		t.Run(fmt.Sprintf("limit %d", tt.limit), func(t *testing.T) {
+			a := protect(t, srv, tt.limit)
+			c := connect()
+			say(c)
+			k.await(t, 1)
+			await(t, "the subflows are there", func() (any, bool) {
+				st := target(a)
+				return st, st.InFlight == tt.subflows && st.Pending == 0 && int(st.RejectedTotal.Limit) >= tt.refused
+			})
+			if n := matches(t, a, srv); n != tt.subflows {
+				t.Errorf("%d in flight, want %d", n, tt.subflows)
+			}
+			k.mu.Lock()
+			s := k.conns[0]
+			k.mu.Unlock()
+			say(c)
+			_ = s.SetDeadline(time.Now().Add(patience))
+			if _, err := io.ReadFull(s, make([]byte, 2)); err != nil {
+				t.Errorf("the connection: %v", err)
+			}
+			c.Close()
+			k.empty(t, a)
+			if n := matches(t, a, srv); n != 0 {
+				t.Errorf("%d in flight, want 0", n)
+			}
+			st := target(a)
+			if int(st.AdmittedTotal) != tt.subflows || st.FinishedTotal != st.AdmittedTotal {
+				t.Errorf("want %d admitted and finished: %+v", tt.subflows, st)
+			}
+		})
 	}
 }

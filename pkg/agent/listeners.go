@@ -62,8 +62,32 @@ func (a *Agent) watchListeners(s *scopeState, now time.Duration) error {
 	}
 	for port, t := range s.targets {
 		t.listen(queues[port])
+		a.noteUntimed(t, now)
 	}
 	return errors.Join(errs...)
+}
+
+// noteUntimed says that the service time of a port is not measured, if that is
+// not over with the next look. A socket belongs to the cgroup of the process that
+// made it, wherever that moved: the cgroup may be gone while the socket is not.
+func (a *Agent) noteUntimed(t *target, now time.Duration) {
+	l := &t.listener
+	switch {
+	case !l.present || l.timed:
+		t.untimed = untimed{}
+	case t.untimed.since == 0:
+		t.untimed.since = now
+	case !t.untimed.told && now-t.untimed.since >= meterInterval:
+		t.untimed.told = true
+		a.log.Warn("the service time is not measured: the cgroup in which the server opened its port is gone, or cannot be seen from here; restart the server",
+			"rule", t.config.Rule.Name, "port", t.config.Port)
+	}
+}
+
+// untimed is since when a port has had a listener whose packets are not seen.
+type untimed struct {
+	since time.Duration // 0: they are
+	told  bool
 }
 
 // own has the packets of a cgroup timed.

@@ -64,6 +64,7 @@ type target struct {
 
 	service, trips, handshake meter
 	listener                  listenerState
+	untimed                   untimed
 	change                    change
 	told                      told
 	windows                   map[string]uint64
