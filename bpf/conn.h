@@ -117,8 +117,9 @@ static __always_inline void conn_open_free(__u32 target, struct target_state *st
 
 /*
  * The packet that completes a handshake may bring a request: where the server
- * asked for that (TCP_DEFER_ACCEPT), or when the ACK before it was lost. No
- * program on packets sees it at this socket, and it is too late to hold it.
+ * asked for that (TCP_DEFER_ACCEPT), when the ACK before it was lost, and a SYN
+ * may (TCP Fast Open). No program on packets sees it at this socket, and it is too
+ * late to hold it. Or it is the hello of TLS: the answer will tell.
  */
 static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct conn *c,
 					    struct target_conf *conf, struct target_state *st)
@@ -132,8 +133,10 @@ static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct con
 	if (len <= header)
 		return;
 	c->arrived_end = c->in_end = c->in_end + len - header;
-	c->flags = CONN_SPOKE;
+	c->flags = CONN_SPOKE | CONN_UNSEEN;
 	c->asked = c->opened;
+	if (!c->per_request)
+		return;
 	take_slot_freely(c->target, conf, st, limit_now(conf, st));
 	request_begins(c, st, REQUEST_BUSY);
 }
@@ -191,8 +194,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
 	/* Last, and for all CPUs to see in this order: from here on packets count. */
 	__sync_lock_test_and_set(&c->counted, 1);
-	if (c->per_request)
-		conn_open_asked(ctx, c, conf, st);
+	conn_open_asked(ctx, c, conf, st);
 	/* Another program may have asked for other calls. */
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
 					       BPF_SOCK_OPS_RTT_CB_FLAG);

@@ -169,6 +169,16 @@ static __always_inline void output(struct __sk_buff *skb, struct conn *c, struct
 			c->output = bpf_ktime_get_ns();
 		return;
 	}
+	if (c->flags & CONN_UNSEEN) {
+		if (was_hello(skb, c, s)) {
+			c->asked = 0;
+			if (c->per_request)
+				request_finish(c);
+			return;
+		}
+		if (c->cohort && signal_of(c->target) == SIGNAL_SERVICE)
+			cohort_join(c, asked);
+	}
 	now = bpf_ktime_get_ns();
 	took = now - asked;
 	if (c->flags & CONN_TLS && !is_response(skb, c, s, took)) {

@@ -94,6 +94,19 @@ static __always_inline bool is_request(struct __sk_buff *skb, struct conn *c, st
 	return true;
 }
 
+/* Whether what the client said unseen was its hello: this is the first output. */
+static __always_inline bool was_hello(struct __sk_buff *skb, struct conn *c, struct segment *s)
+{
+	__u8 begin[2]; /* type, major version */
+
+	c->flags &= ~CONN_UNSEEN;
+	if (s->len < sizeof(begin) || load_payload(skb, s, 0, begin, sizeof(begin)) ||
+	    begin[0] != TLS_HANDSHAKE || begin[1] != 3)
+		return false;
+	c->flags = CONN_SPOKE | CONN_TLS | CONN_HANDSHAKE;
+	return true;
+}
+
 /* Whether this output of TLS is a response, took ns after the request. */
 static __always_inline bool is_response(struct __sk_buff *skb, struct conn *c,
 					struct segment *s, __u64 took)

@@ -188,6 +188,7 @@ enum conn_flags {
 	CONN_HANDSHAKE = 1 << 2, /* TLS: no application data yet */
 	CONN_TICKET = 1 << 3,    /* TLS 1.3: session tickets may come before the response */
 	CONN_LOGIN = 1 << 4,     /* PostgreSQL: no request yet */
+	CONN_UNSEEN = 1 << 5,    /* what it has said came with the handshake; no program saw it */
 };
 
 /* What the agent asks of headgate_claim, in the mark of a packet's copy. */

@@ -198,3 +198,31 @@ func TestTLSEndIsNoRequest(t *testing.T) {
 		k.want(name+", the client closes", 1, false)
 	}
 }
+
+// A client's first words may come with its handshake, unseen: the first output
+// tells what they were.
+func TestUnseenRequest(t *testing.T) {
+	const spoke, tls, handshake, unsaid = 1, 2, 4, 32 // of bpf/types.h
+	unseen := headgateConn{Counted: 1, Asked: 1, Cohort: 7, Flags: spoke | unsaid}
+	for name, tt := range map[string]struct {
+		first   string // output
+		samples uint64
+		flags   uint32
+	}{
+		"a response":       {"HTTP/1.1 200 OK", 1, spoke},
+		"of one byte":      {"\x16", 1, spoke},
+		"a server's hello": {"\x16\x03\x03\x00\x7a\x02", 0, spoke | tls | handshake},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := wire{t, units(t)}
+			w.put(unitsMapConfs, headgateTargetConf{Signal: headgateSignalSIGNAL_SERVICE, CohortEpoch: 7, CohortSize: 2})
+			c := w.send(unseen, segment(0, tt.first))
+			n, _ := w.samples()
+			var cohort headgateCohort
+			w.get(unitsMapCohorts, &cohort)
+			if n != tt.samples || cohort.Done != tt.samples || c.Asked != 0 || c.Flags != tt.flags {
+				t.Errorf("%d samples, %d in the cohort, want %d; %+v", n, cohort.Done, tt.samples, c)
+			}
+		})
+	}
+}

@@ -3,15 +3,19 @@ package e2e
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
 	"headgate/pkg/agent"
 	"headgate/pkg/loader"
@@ -102,4 +106,80 @@ func (w *words) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text.String()
+}
+
+// The request that comes with the last packet of a handshake, or with the first,
+// is timed like those after it.
+func TestServiceOfRequestInHandshake(t *testing.T) {
+	const conns, work = 10, 20 * time.Millisecond
+	for name, tt := range map[string]struct {
+		option int
+		fast   bool
+	}{
+		"TCP_DEFER_ACCEPT": {option: unix.TCP_DEFER_ACCEPT},
+		"TCP Fast Open":    {option: unix.TCP_FASTOPEN, fast: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			for _, h := range []*lab.Host{srv, cli} {
+				if err := h.Sysctl("net.ipv4.tcp_fastopen", "519"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ln := listenRaw(t, srv, 64, setTCP(tt.option, 64))
+			go answerSlowly(ln, work)
+			startAgent(t, srv, port, fixed(1000))
+			for range conns {
+				d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+					if !tt.fast {
+						return nil
+					}
+					return raw.Control(func(fd uintptr) {
+						_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
+					})
+				}}
+				var c net.Conn
+				err := cli.Do(func() (err error) {
+					c, err = d.DialContext(t.Context(), "tcp", to.String())
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					if err := exchange(c.(*net.TCPConn), 'x'); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.Close()
+			}
+			got := measured(t, 0, loader.Service)
+			if low := got.Quantile(0); got.Count != 2*conns || low < work*9/10 || low > 2*work {
+				t.Errorf("%d samples, the least %v; want %d of %v", got.Count, low, 2*conns, work)
+			}
+		})
+	}
+}
+
+// answerSlowly says what it is told, after a time, until the listener closes.
+func answerSlowly(ln net.Listener, after time.Duration) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			b := make([]byte, 1)
+			for {
+				if _, err := c.Read(b); err != nil {
+					return
+				}
+				time.Sleep(after)
+				if _, err := c.Write(b); err != nil {
+					return
+				}
+			}
+		}()
+	}
 }
