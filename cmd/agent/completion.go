@@ -14,7 +14,7 @@ func completeWords(cmd *cobra.Command, flag string, words []string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completePorts completes an argument to the ports that the running agent
+// completePorts completes the first argument to the ports that the running agent
 // protects. Without an agent there is nothing to complete.
 func completePorts(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const nothingElse = cobra.ShellCompDirectiveNoFileComp

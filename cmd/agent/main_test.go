@@ -65,7 +65,7 @@ func TestExitCodes(t *testing.T) {
 		{"run -p 80 --mode obsrve", 2, "--mode"},
 		{"check -p 99999", 2, "-p"},
 		{"run -p 80 --log-level loud", 2, "--log-level"},
-		{"status extra", 2, "extra"},
+		{"status extra", 2, `"extra" is not a port`},
 		{"status -o yaml", 2, "--output"},
 		{"explain", 2, "accepts 1 arg"},
 		{"explain http", 2, `"http" is not a port`},

@@ -33,6 +33,7 @@ func (a *Agent) status(now time.Duration) status.Status {
 		Mode:         string(a.cfg.Mode),
 		LeaseSeconds: a.cfg.Lease.Seconds(),
 		Capabilities: make(map[string]bool),
+		Problems:     a.notReady(),
 		Targets:      make([]status.Target, 0, len(a.targets)),
 	}
 	for c, able := range a.gate.Capabilities() {
@@ -105,7 +106,11 @@ func (a *Agent) Alive() bool {
 func (a *Agent) NotReady() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var reasons []string
+	return a.notReady()
+}
+
+func (a *Agent) notReady() []string {
+	reasons := []string{}
 	if a.failure != nil {
 		reasons = append(reasons, fmt.Sprintf("the last window failed: %v", a.failure))
 	}

@@ -318,6 +318,7 @@ func (t *target) status(now time.Duration) status.Target {
 		Scope:       rule.Scope.String(),
 		Unit:        string(rule.Unit),
 		Mode:        string(t.mode),
+		Listening:   t.listener.present,
 		Algorithm:   rule.Limit.Algorithm,
 		Limit:       t.enforced(t.decision.Limit),
 		AtFloor:     t.floor > 0 && t.decision.Limit <= t.floor,

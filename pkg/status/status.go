@@ -8,7 +8,12 @@ type Status struct {
 	Mode         string          `json:"mode"` // enforce or observe
 	LeaseSeconds float64         `json:"lease_seconds"`
 	Capabilities map[string]bool `json:"capabilities"` // what the kernel can do, by name
-	Targets      []Target        `json:"targets"`
+
+	// Problems are why the targets are not protected now, as /readyz says them;
+	// none when they are.
+	Problems []string `json:"problems"`
+
+	Targets []Target `json:"targets"`
 
 	Troubles []HookTrouble `json:"troubles"` // with what headgate has in the kernel
 	Shadowed []Shadow      `json:"shadowed"` // hooks where others come first
@@ -37,6 +42,8 @@ type Target struct {
 	Scope string `json:"scope"` // host, netns:NAME
 	Unit  string `json:"unit"`  // connection or request
 	Mode  string `json:"mode"`  // enforce or observe
+
+	Listening bool `json:"listening"` // somebody listens on the port
 
 	Algorithm string `json:"algorithm"`
 	Limit     int    `json:"limit"`     // the most units in flight, as enforced now

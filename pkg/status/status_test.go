@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -13,8 +14,8 @@ import (
 )
 
 // contract is the documented form of status -o json, field by field.
-const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true},
- "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce",
+const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true}, "problems": [],
+ "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce", "listening": true,
    "algorithm": "guarded", "limit": 57, "at_floor": false, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
    "signal": "service", "window": {"samples": 110, "mean_seconds": 0.0203, "p50_seconds": 0.02, "p99_seconds": 0.031},
    "baseline_seconds": 0.0199, "gradient": 0.98, "throughput_per_second": 540.2,
@@ -66,44 +67,59 @@ func TestTable(t *testing.T) {
 		Capabilities: map[string]bool{"tcx": false, "sk_lookup": true, "cgroup_skb": false},
 		Targets: []Target{
 			{
-				Rule: "shop", Port: 8080, Scope: "host", Mode: "enforce", Limit: 57, InFlight: 12,
+				Rule: "shop", Port: 8080, Scope: "host", Unit: "connection", Mode: "enforce", Listening: true, Limit: 57, InFlight: 12,
 				Window: Window{MeanSeconds: 0.0203}, BaselineSeconds: 0.0199, ThroughputPerSecond: 540.2,
 				RejectedTotal: Rejected{Limit: 3, Pace: 1},
 			},
 			{
-				Rule: "a-rule-with-quite-a-long-name", Port: 443, Scope: "netns:customer-blue", Mode: "observe",
-				Limit: 65536, InFlight: 40000, Window: Window{MeanSeconds: 25e-6}, ThroughputPerSecond: 123456,
+				Rule: "a-rule-with-quite-a-long-name", Port: 443, Scope: "netns:customer-blue", Unit: "request", Mode: "observe",
+				Listening: true, Limit: 65536, InFlight: 40000, Window: Window{MeanSeconds: 25e-6}, ThroughputPerSecond: 123456,
 				WouldRejectTotal: 7_200_000,
 			},
 		},
 	}
 	want := `headgate 1.2.3, mode enforce, lease 3s
+! observe: nobody is refused on a-rule-with-quite-a-long-name:443
 not on this kernel: cgroup_skb, tcx
 
-RULE      PORT SCOPE      MODE      IN FLIGHT LATENCY BASELINE   DONE   REJECTED
-shop      8080 host       enforce       12/57  20.3ms   19.9ms  540/s          4
-a-rule-..  443 netns:cu.. observe 40000/65536    25us        - 123k/s would 7.2M
+RULE    PORT SCOPE   UNIT MODE      IN FLIGHT LATENCY BASELINE   DONE   REJECTED
+shop    8080 host    conn enforce       12/57  20.3ms   19.9ms  540/s          4
+a-rul..  443 netns.. req  observe 40000/65536    25us        - 123k/s would 7.2M
 `
 	if d := cmp.Diff(want, table(t, s)); d != "" {
 		t.Error(d)
 	}
 
 	s.Capabilities = nil
+	s.Problems = []string{"the lease has not been renewed for 7s: every gate is open"}
 	s.Targets[1] = Target{
-		Rule: "backend", Port: 9000, Scope: "host", Mode: "enforce", Limit: 10, InFlight: 10, Waiting: 90,
-		Hold: Hold{MaxWaiting: 1000}, RejectedTotal: Rejected{Limit: 1, Pace: 2, HoldTimeout: 4},
+		Rule: "backend", Port: 9000, Scope: "host", Unit: "connection", Mode: "enforce", Limit: 10, InFlight: 10, Waiting: 90,
+		Hold: Hold{MaxWaiting: 1000}, RejectedTotal: Rejected{Limit: 1, Pace: 2, HoldTimeout: 4}, AtFloor: true,
 	}
 	want = `headgate 1.2.3, mode enforce, lease 3s
+! not protected: the lease has not been renewed for 7s: every gate is open
+! nobody listens on backend:9000
+! at the smallest limit and still slow: backend:9000
 
-RULE    PORT SCOPE MODE    IN FLIGHT WAIT LATENCY BASELINE  DONE REJECTED
-shop    8080 host  enforce     12/57    -  20.3ms   19.9ms 540/s        4
-backend 9000 host  enforce     10/10   90       -        -   0/s        7
+RULE    PORT SCOPE UNIT MODE    IN FLIGHT WAIT LATENCY BASELINE  DONE REJECTED
+shop    8080 host  conn enforce     12/57    -  20.3ms   19.9ms 540/s        4
+backend 9000 host  conn enforce     10/10   90       -        -   0/s        7
 `
 	if d := cmp.Diff(want, table(t, s)); d != "" {
 		t.Error(d)
 	}
 	if got := table(t, Status{Version: "1", Mode: "observe"}); got != "headgate 1, mode observe, lease -\nno targets\n" {
 		t.Error(got)
+	}
+	for i := range 6 {
+		s.Targets = append(s.Targets, Target{Rule: "r", Port: uint16(i + 1), Mode: "observe", Listening: true})
+	}
+	if got := s.Wrong(); got[3] != "observe: nobody is refused on r:1, r:2, r:3 and 3 more" {
+		t.Errorf("%q", got)
+	}
+	s.Targets = s.Targets[2:]
+	if got := s.Wrong(); got[1] != "observe: nobody is refused" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -114,6 +130,7 @@ func TestTableWidth(t *testing.T) {
 		return Target{
 			Rule: rapid.String().Draw(t, "rule"), Port: rapid.Uint16().Draw(t, "port"),
 			Scope: rapid.String().Draw(t, "scope"), Mode: rapid.SampledFrom([]string{"enforce", "observe"}).Draw(t, "mode"),
+			Unit: rapid.SampledFrom([]string{"connection", "request"}).Draw(t, "unit"), Listening: rapid.Bool().Draw(t, "listening"),
 			Limit: rapid.IntRange(-1, 1<<30).Draw(t, "limit"), InFlight: rapid.IntRange(-1, 1<<30).Draw(t, "in flight"),
 			Waiting: rapid.IntRange(-1, 1<<30).Draw(t, "waiting"), Hold: Hold{MaxWaiting: rapid.IntRange(0, 1).Draw(t, "holds")},
 			Window: Window{MeanSeconds: number.Draw(t, "mean")}, BaselineSeconds: number.Draw(t, "baseline"),
@@ -124,7 +141,7 @@ func TestTableWidth(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := Status{Version: "1", Mode: "enforce", Targets: rapid.SliceOfN(target, 1, 5).Draw(rt, "targets")}
 		lines := strings.Split(strings.TrimSuffix(table(t, s), "\n"), "\n")
-		rows := lines[2:]
+		rows := lines[slices.Index(lines, "")+1:]
 		if len(rows) != len(s.Targets)+1 {
 			rt.Fatalf("%d rows for %d targets", len(rows)-1, len(s.Targets))
 		}
@@ -139,7 +156,7 @@ func TestTableWidth(t *testing.T) {
 // Every cell as wide as it can be.
 func TestWidestTable(t *testing.T) {
 	widest := Target{
-		Rule: strings.Repeat("r", 63), Port: 65535, Scope: "netns:" + strings.Repeat("n", 250), Mode: "observe",
+		Rule: strings.Repeat("r", 63), Port: 65535, Scope: "netns:" + strings.Repeat("n", 250), Unit: "connection", Mode: "observe",
 		Limit: 99999, InFlight: 99999, Waiting: 16384, Hold: Hold{MaxWaiting: 16384},
 		Window: Window{MeanSeconds: 12345}, BaselineSeconds: 12345, ThroughputPerSecond: 99999, WouldRejectTotal: 1234567,
 	}

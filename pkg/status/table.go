@@ -14,22 +14,30 @@ import (
 // Width is the most columns of a terminal that the table takes.
 const Width = 80
 
-// The columns that are shortened when a table would be too wide, the widest
-// first, and what is left of them at least; and the one that is left out where
-// no target holds.
+// The columns of text, which may be shortened when a table would be too wide,
+// and the one that is left out where no target holds.
 const (
 	ruleColumn  = 0
 	scopeColumn = 2
-	leastColumn = 5
-	waitColumn  = 5
+	modeColumn  = 4
+	waitColumn  = 6
 )
 
-var header = []string{"RULE", "PORT", "SCOPE", "MODE", "IN FLIGHT", "WAIT", "LATENCY", "BASELINE", "DONE", "REJECTED"}
+// What is left at least of a column that is shortened.
+const (
+	leastColumn = 4 // of rule and scope
+	leastMode   = 3
+)
+
+var header = []string{"RULE", "PORT", "SCOPE", "UNIT", "MODE", "IN FLIGHT", "WAIT", "LATENCY", "BASELINE", "DONE", "REJECTED"}
 
 // WriteTable writes the status as text, a line a target, at most Width wide.
 func (s *Status) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", printable(s.Version), printable(s.Mode), Seconds(s.LeaseSeconds))
+	for _, problem := range s.Wrong() {
+		fmt.Fprintf(&b, "! %s\n", printable(problem))
+	}
 	var missing []string
 	for name, has := range s.Capabilities {
 		if !has {
@@ -48,6 +56,51 @@ func (s *Status) WriteTable(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Wrong returns what is not as it should be, one sentence each, the worst first.
+func (s *Status) Wrong() []string {
+	var wrong []string
+	for _, p := range s.Problems {
+		wrong = append(wrong, "not protected: "+p)
+	}
+	var silent, watched, floored []string
+	for i := range s.Targets {
+		t := &s.Targets[i]
+		name := t.Rule + ":" + strconv.Itoa(int(t.Port))
+		if !t.Listening {
+			silent = append(silent, name)
+		}
+		if t.AtFloor {
+			floored = append(floored, name)
+		}
+		if t.Mode == "observe" {
+			watched = append(watched, name)
+		}
+	}
+	if len(silent) > 0 {
+		wrong = append(wrong, "nobody listens on "+few(silent))
+	}
+	if len(floored) > 0 {
+		wrong = append(wrong, "at the smallest limit and still slow: "+few(floored))
+	}
+	switch {
+	case len(watched) == 0:
+	case len(watched) == len(s.Targets):
+		wrong = append(wrong, "observe: nobody is refused")
+	default:
+		wrong = append(wrong, "observe: nobody is refused on "+few(watched))
+	}
+	return wrong
+}
+
+// few names some, and how many more there are.
+func few(names []string) string {
+	const most = 3
+	if len(names) > most+1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 func (s *Status) writeRows(b *strings.Builder) {
@@ -74,9 +127,9 @@ func (s *Status) writeRows(b *strings.Builder) {
 			if i > 0 {
 				b.WriteByte(' ')
 			}
-			cell = shorten(cell, widths[i])
+			cell = shorten(cell, widths[i], i == modeColumn)
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i == ruleColumn || i == scopeColumn || i == scopeColumn+1 {
+			if i == ruleColumn || i >= scopeColumn && i <= modeColumn {
 				cell += pad // text to the left, numbers to the right
 			} else {
 				cell = pad + cell
@@ -96,6 +149,7 @@ func (t *Target) cells() []string {
 		printable(t.Rule),
 		strconv.Itoa(int(t.Port)),
 		printable(t.Scope),
+		t.shortUnit(),
 		printable(t.Mode),
 		Count(float64(t.InFlight)) + "/" + Count(float64(t.Limit)),
 		t.wait(),
@@ -104,6 +158,16 @@ func (t *Target) cells() []string {
 		Count(t.ThroughputPerSecond) + "/s",
 		rejected,
 	}
+}
+
+func (t *Target) shortUnit() string {
+	switch t.Unit {
+	case "connection":
+		return "conn"
+	case "request":
+		return "req"
+	}
+	return "-"
 }
 
 // wait is how many wait; a dash where none can.
@@ -116,7 +180,7 @@ func (t *Target) wait() string {
 
 func (r Rejected) sum() uint64 { return r.Limit + r.Pace + r.Source + r.HoldTimeout }
 
-// fit takes from the widest of the columns that may be shortened until the
+// fit takes from the wider of rule and scope, and then from the mode, until the
 // line fits.
 func fit(widths []int) {
 	total := len(widths) - 1
@@ -129,15 +193,22 @@ func fit(widths []int) {
 			i = scopeColumn
 		}
 		if widths[i] <= leastColumn {
+			i = modeColumn
+		}
+		if i == modeColumn && widths[i] <= leastMode {
 			return
 		}
 		widths[i]--
 	}
 }
 
-func shorten(s string, width int) string {
-	if utf8.RuneCountInString(s) <= width {
+// shorten cuts a text off, and shows that unless it is plain.
+func shorten(s string, width int, plain bool) string {
+	switch {
+	case utf8.RuneCountInString(s) <= width:
 		return s
+	case plain:
+		return string([]rune(s)[:width])
 	}
 	return string([]rune(s)[:width-2]) + ".."
 }
