@@ -12,7 +12,7 @@ import (
 
 	"headgate/pkg/agent"
 	"headgate/pkg/api"
-	"headgate/pkg/config"
+	"headgate/pkg/watch"
 )
 
 func newRunCmd() *cobra.Command {
@@ -27,6 +27,9 @@ until it gets SIGTERM or SIGINT. It then detaches everything, or with --keep
 leaves it in place for the next agent: counting goes on, and every gate opens
 when the lease runs out. The same happens when the agent dies or hangs.
 
+The file is read again when it changes, and on SIGHUP: all of it is put in
+force, or, with an error in it, nothing. Counts and what was learned are kept.
+
 Flags take precedence over the environment (HEADGATE_LISTEN and so on), which
 takes precedence over the file.`,
 		Example: `  headgate run -p 8080
@@ -37,11 +40,7 @@ takes precedence over the file.`,
 			if err != nil {
 				return err
 			}
-			cfg, err := s.load()
-			if err != nil {
-				return err
-			}
-			return protect(cmd.Context(), cfg, keep, log)
+			return protect(cmd.Context(), &s, keep, log)
 		},
 	}
 	s.register(cmd)
@@ -52,11 +51,16 @@ takes precedence over the file.`,
 
 // protect runs an agent until ctx ends. The address is taken first: an agent
 // that nobody can ask must not begin to refuse.
-func protect(ctx context.Context, cfg *config.Config, keep bool, log *slog.Logger) (err error) {
+func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err error) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 
+	content := watch.Sum(s.file) // before it is read: no change goes unnoticed
+	cfg, err := s.load()
+	if err != nil {
+		return err
+	}
 	server, err := api.Listen(cfg)
 	if err != nil {
 		return err
@@ -72,16 +76,15 @@ func protect(ctx context.Context, cfg *config.Config, keep bool, log *slog.Logge
 			err = errors.Join(err, a.Remove())
 		}
 	}()
-	for _, t := range cfg.Targets() {
-		log.Info("protecting", "rule", t.Rule.Name, "port", t.Port, "scope", t.Rule.Scope.String(),
-			"algorithm", t.Rule.Limit.Algorithm, "mode", t.Rule.Mode)
-	}
 	manager := systemd{log}
 	manager.ready()
 	defer manager.stopping()
 	go manager.watchdog(ctx, a.Alive)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(a, log) }()
+
+	changed, unwatch := watchFile(s.file, content, log)
+	defer unwatch()
 	for {
 		select {
 		case <-ctx.Done():
@@ -91,8 +94,39 @@ func protect(ctx context.Context, cfg *config.Config, keep bool, log *slog.Logge
 			return err
 		case <-hup:
 			done := manager.reloading()
-			log.Warn("SIGHUP: the configuration is read at start only; restart with --keep to apply changes and keep the counts")
+			_ = a.Reload(s.load) // it has said so, and goes on
+			done()
+		case <-changed:
+			done := manager.reloading()
+			_ = a.Reload(s.load)
 			done()
 		}
+	}
+}
+
+// watchFile tells when a configuration file has changed, until stop. Where that
+// cannot be told there is SIGHUP.
+func watchFile(name string, content watch.Content, log *slog.Logger) (changed <-chan struct{}, stop func()) {
+	if name == "" {
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	changes := make(chan struct{}, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := watch.File(ctx, name, content, log, func() {
+			select {
+			case changes <- struct{}{}:
+			default: // one is to be acted on already
+			}
+		})
+		if err != nil {
+			log.Warn("a change of the configuration is noticed on SIGHUP only", "error", err)
+		}
+	}()
+	return changes, func() {
+		cancel()
+		<-ended
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,15 +25,13 @@ const meterInterval = time.Second
 
 // Agent protects the targets of a configuration.
 type Agent struct {
-	cfg     *config.Config
 	log     *slog.Logger
 	version string
 	gate    *loader.Gate
-	scopes  []*scopeState
 	cgroup2 string
 
 	// ended and removed say what was called: Stop or Remove, and Remove. These
-	// are not safe for concurrent use.
+	// are not safe for concurrent use. ended is guarded by applying.
 	ended, removed bool
 
 	// events is what happens, for people; refusals and held are where those
@@ -41,23 +40,32 @@ type Agent struct {
 	refusals *loader.Refusals
 	held     heldRefusals
 
-	// stop ends the loop, done is closed when it has ended.
+	// stop ends what goes on by itself, and nil says that nothing does yet.
 	stop context.CancelFunc
-	done chan struct{}
-
-	counting sync.Mutex // held while a recount goes on, before mu
+	goes sync.WaitGroup
 
 	// wakes tells of slots that come free, nil where nothing waits; awake is
-	// closed when nobody listens to it any more.
-	wakes *loader.Wakes
-	awake chan struct{}
+	// closed when nobody listens to it any more; holdings is who is told, by
+	// target.
+	wakes    *loader.Wakes
+	awake    chan struct{}
+	holdings atomic.Pointer[map[uint32]*holding]
 
-	mu       sync.Mutex // guards what follows and the targets
+	// applying is held while one plan follows another, and while something goes
+	// on that must not happen to; before mu.
+	applying sync.Mutex
+
+	mu       sync.Mutex // guards what follows, the scopes, the targets and the gate
+	cfg      *config.Config
+	plan     plan
+	missing  []missing
+	scopes   []*scopeState
 	targets  []*target
 	ids      []uint32
 	orders   []loader.Order
 	renewed  time.Duration // when the lease was
 	failure  error         // of the last window
+	reloads  reloads
 	recounts recounts
 	checks   selfChecks
 	owners   map[uint64]*owner
@@ -65,8 +73,8 @@ type Agent struct {
 
 // scopeState is one network namespace with targets in it.
 type scopeState struct {
-	scope   config.Scope
 	netns   *scope.Netns
+	names   []string // what rules call it
 	targets map[uint16]*target
 	holding *holding // nil where nothing waits
 
@@ -83,7 +91,6 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 		cfg:     cfg,
 		log:     log,
 		version: version,
-		done:    make(chan struct{}),
 		owners:  make(map[uint64]*owner),
 		events:  events.NewBus(events.Kept, time.Now),
 	}
@@ -96,9 +103,6 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 	if a.cgroup2, err = scope.Cgroup2(); err != nil {
 		return nil, err
 	}
-	if err := a.openScopes(); err != nil {
-		return nil, err
-	}
 	a.gate, err = loader.Open(loader.Options{Dir: cfg.State, Targets: len(cfg.Targets()), Log: log})
 	if err != nil {
 		return nil, err
@@ -106,137 +110,30 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 	if a.refusals, err = a.gate.NewRefusals(); err != nil {
 		return nil, err
 	}
-	if err := a.attach(); err != nil {
+	if err := a.apply(planOf(cfg), cfg); err != nil {
+		return nil, err
+	}
+	// No listener goes unnoticed that appears from here on.
+	if err := a.locked(func() error { return a.watchAllListeners(a.renewed) }); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
-	go a.loop(ctx)
+	a.goes.Go(func() { a.loop(ctx) })
+	a.goes.Go(func() { a.follow(ctx) })
 	return a, nil
 }
 
-// openScopes makes the targets and opens the namespaces that they are in.
-func (a *Agent) openScopes() error {
-	byScope := make(map[config.Scope]*scopeState)
-	for _, ct := range a.cfg.Targets() {
-		s := byScope[ct.Rule.Scope]
-		if s == nil {
-			ns, err := scope.OpenNetns(ct.Rule.Scope.Netns)
-			if err != nil {
-				return fmt.Errorf("rule %s: scope: %w", ct.Rule.Name, err)
-			}
-			s = &scopeState{scope: ct.Rule.Scope, netns: ns, targets: make(map[uint16]*target)}
-			byScope[ct.Rule.Scope] = s
-			a.scopes = append(a.scopes, s)
-		}
-		t, err := newTarget(ct, loader.TargetKey{Netns: s.netns.Cookie(), Port: ct.Port})
-		if err != nil {
-			return fmt.Errorf("rule %s: %w", ct.Rule.Name, err)
-		}
-		s.targets[ct.Port] = t
-		a.targets = append(a.targets, t)
-	}
-	return nil
-}
+// running says whether the agent has started.
+func (a *Agent) running() bool { return a.stop != nil }
 
-// attach brings the kernel's side up to what the configuration says. Targets
-// come before programs, and programs before the connections that were there
-// already, so that each of these is counted exactly once.
-func (a *Agent) attach() error {
-	now, err := monotonic()
-	if err != nil {
-		return err
-	}
-	// Where listeners are is known before the first order, which depends on it.
-	if err := a.watchAllListeners(now); err != nil {
-		return err
-	}
-	if err := a.addTargets(now); err != nil {
-		return err
-	}
-	if err := a.gate.AttachCgroup2(a.cgroup2); err != nil {
-		return err
-	}
-	for _, s := range a.scopes {
-		// Counted first: what is refused depends on it.
-		if err := a.gate.Adopt(s.netns); err != nil {
-			return fmt.Errorf("scope %s: %w", s.scope, err)
-		}
-		if err := a.gate.AttachNetns(s.netns); err != nil {
-			return fmt.Errorf("scope %s: %w", s.scope, err)
-		}
-		s.reviewAfterStart(now)
-	}
-	// What a predecessor has counted may have ended while nobody saw it.
-	if err := a.recount(nil); err != nil {
-		return err
-	}
-	// The status is right from the start, and no listener goes unnoticed that
-	// appears from here on.
-	readings, err := a.gate.Read()
-	if err != nil {
-		return err
-	}
-	for _, t := range a.targets {
-		t.last = readings[t.id]
-	}
-	a.logStart()
-	return errors.Join(a.watchAllListeners(now), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(), a.holdAll())
-}
-
-// logStart says what the agent has found.
-func (a *Agent) logStart() {
-	if !a.gate.Fresh() {
-		a.log.Info("taking over from an earlier agent")
-	}
-	for _, t := range a.targets {
-		log := a.log.With("rule", t.config.Rule.Name, "port", t.config.Port)
-		if t.last.InFlight > 0 {
-			log.Info("connections or requests were there already", "in_flight", t.last.InFlight)
-		}
-		if !t.listener.present {
-			log.Warn("nothing listens on the port yet")
-		}
-	}
-}
-
-func (a *Agent) addTargets(now time.Duration) error {
-	readings, err := a.gate.Read()
-	if err != nil {
-		return err
-	}
-	wanted := make(map[loader.TargetKey]bool, len(a.targets))
-	for _, t := range a.targets {
-		wanted[t.key] = true
-		if id, ok := a.gate.Targets()[t.key]; ok {
-			t.adopt(readings[id])
-		}
-		if t.id, err = a.gate.Target(t.key, t.begin(now), now+a.cfg.Lease); err != nil {
-			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
-		}
-		a.ids = append(a.ids, t.id)
-		for _, m := range t.meters() {
-			if err := m.begin(a.gate, t); err != nil {
-				return err
-			}
-		}
-	}
-	a.renewed = now
-	a.orders = make([]loader.Order, len(a.targets))
-	for key := range a.gate.Targets() {
-		if !wanted[key] {
-			if err := a.gate.Retire(key); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
+// String is how status and messages name the scope.
+func (s *scopeState) String() string { return config.Scope{Netns: s.names[0]}.String() }
 
 // loop runs a window after the other until ctx ends.
 func (a *Agent) loop(ctx context.Context) {
-	defer close(a.done)
-	window := time.NewTicker(a.cfg.Window)
+	every := a.cfg.Window
+	window := time.NewTicker(every)
 	defer window.Stop()
 	meters := time.NewTicker(meterInterval)
 	defer meters.Stop()
@@ -266,6 +163,44 @@ func (a *Agent) loop(ctx context.Context) {
 			settling = false
 		}
 		a.note(err)
+		if now := a.window(); now != every {
+			every = now
+			window.Reset(every)
+		}
+	}
+}
+
+func (a *Agent) window() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cfg.Window
+}
+
+// followInterval is how often is looked whether the namespaces are the same.
+const followInterval = time.Second
+
+// follow keeps the plan in force where what it names changes, until ctx ends: a
+// namespace that is deleted and made anew under its name is another one.
+func (a *Agent) follow(ctx context.Context) {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	var trouble error
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.applying.Lock()
+		var err error
+		if a.moved() {
+			err = a.applyLocked(a.plan, a.cfg)
+		}
+		a.applying.Unlock()
+		if err != nil && (trouble == nil || trouble.Error() != err.Error()) {
+			a.log.Error("cannot follow the network namespaces", "error", err)
+		}
+		trouble = err
 	}
 }
 
@@ -354,7 +289,7 @@ func (a *Agent) readMeters() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.selfCheck(now), a.watchAllListeners(now))
+	return errors.Join(a.selfCheck(now), a.watchAllListeners(now), a.retire())
 }
 
 // giveUpTime is how long after its time is over a request is given up that
@@ -422,6 +357,8 @@ func (a *Agent) lookThrough(scopes []*scopeState, recount bool) error {
 	if recount {
 		return a.Recount() // that settles too
 	}
+	a.applying.Lock() // no namespace is closed meanwhile
+	defer a.applying.Unlock()
 	return a.settle(scopes)
 }
 
@@ -429,7 +366,7 @@ func (a *Agent) lookThrough(scopes []*scopeState, recount bool) error {
 func (a *Agent) settle(scopes []*scopeState) error {
 	for _, s := range scopes {
 		if err := a.gate.Adopt(s.netns); err != nil {
-			return fmt.Errorf("scope %s: %w", s.scope, err)
+			return fmt.Errorf("scope %s: %w", s, err)
 		}
 	}
 	return nil
@@ -444,11 +381,18 @@ func (a *Agent) SetMode(m config.Mode) {
 	}
 }
 
+// setEnded waits for a plan that is being applied, and lets no other one begin.
+func (a *Agent) setEnded() {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	a.ended = true
+}
+
 // end stops the window loop and, scope by scope, what lets arrivals wait.
 func (a *Agent) end(holding func(*holding) error) error {
 	if a.stop != nil {
 		a.stop()
-		<-a.done
+		a.goes.Wait()
 	}
 	var errs []error
 	if a.refusals != nil {
@@ -474,7 +418,7 @@ func (a *Agent) Stop() error {
 	if a.ended {
 		return nil
 	}
-	a.ended = true
+	a.setEnded()
 	err := a.end((*holding).close)
 	return errors.Join(err, a.gate.Close(), a.closeScopes())
 }
@@ -491,7 +435,7 @@ func (a *Agent) Remove() error {
 		_, err := CleanUp(a.cfg.State, a.log)
 		return err
 	}
-	a.ended = true
+	a.setEnded()
 	err := a.end((*holding).remove)
 	return errors.Join(err, a.gate.Remove(), a.closeScopes())
 }

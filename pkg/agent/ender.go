@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"headgate/pkg/loader"
+	"headgate/pkg/scope"
 )
 
 // ender ends the requests of a scope whose response has been idle for as long
@@ -16,13 +17,13 @@ import (
 // looked at when it may be over; no timer runs in the kernel.
 type ender struct {
 	claimer *loader.Claimer
-	idle    map[uint32]time.Duration // by target
 	log     *slog.Logger
 	news    chan struct{} // holds one: there is something to look at
 	stop    chan struct{}
 	done    chan struct{}
 
 	mu    sync.Mutex
+	idle  map[uint32]time.Duration // by target
 	all   responses
 	known map[flow]bool // those in all: a connection is in it once
 }
@@ -33,31 +34,41 @@ type flow struct {
 	device         uint32
 }
 
-func newEnder(g *loader.Gate, s *scopeState, log *slog.Logger) (*ender, error) {
+func newEnder(g *loader.Gate, ns *scope.Netns, log *slog.Logger) (*ender, error) {
 	e := &ender{
-		idle:  make(map[uint32]time.Duration),
 		log:   log,
 		news:  make(chan struct{}, 1),
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
 		known: make(map[flow]bool),
 	}
-	for _, t := range s.targets {
-		if d := t.config.Rule.End.Idle; d > 0 {
-			e.idle[t.id] = d
-		}
-	}
 	var err error
-	if e.claimer, err = g.NewClaimer(s.netns); err != nil {
+	if e.claimer, err = g.NewClaimer(ns); err != nil {
 		return nil, err
 	}
 	go e.run()
 	return e, nil
 }
 
+// setTargets says how long the responses of each target have to be idle.
+func (e *ender) setTargets(targets map[uint16]*target) {
+	idle := make(map[uint32]time.Duration)
+	for _, t := range targets {
+		if d := t.config.Rule.End.Idle; d > 0 {
+			idle[t.id] = d
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.idle = idle
+}
+
 // add has the ender look at a response that has begun. It does not block.
 func (e *ender) add(w loader.Wake) {
-	e.push(response{Wake: w, due: w.At + e.idle[w.Target]})
+	e.mu.Lock()
+	idle := e.idle[w.Target]
+	e.mu.Unlock()
+	e.push(response{Wake: w, due: w.At + idle})
 	select {
 	case e.news <- struct{}{}:
 	default:

@@ -113,7 +113,7 @@ func (a *Agent) tell(now time.Duration) error {
 
 // countRefusals takes in how many were refused in the last window.
 func (t *target) countRefusals() {
-	n := refusedOf(t.last) + refusedIn(t.held)
+	n := refusedOf(t.last) + t.inVain()
 	t.told.silent += int64(n - t.told.refusals)
 	t.told.refusals = n
 }

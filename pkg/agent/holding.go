@@ -40,29 +40,18 @@ type holding struct {
 	madeRule, madeDevices bool
 }
 
-// holdAll begins to hold wherever a rule needs it.
-func (a *Agent) holdAll() error {
+// wake has those who hold told of slots that come free.
+func (a *Agent) wake() error {
 	holdings := make(map[uint32]*holding)
 	for _, s := range a.scopes {
-		if !s.needsIngress() {
-			continue
-		}
-		if !a.gate.Capabilities()[loader.CanHold] {
-			return fmt.Errorf("scope %s: this kernel cannot hold arrivals on their devices, which unit: request, hold, pace with a max_wait and reject: drop need", s.scope)
-		}
-		h, err := a.hold(s)
-		if err != nil {
-			return fmt.Errorf("scope %s: %w", s.scope, err)
-		}
-		s.holding = h
 		for _, t := range s.targets {
-			if t.ingress {
-				t.holder = h.holder
-				holdings[t.id] = h
+			if s.holding != nil && t.ingress {
+				holdings[t.id] = s.holding
 			}
 		}
 	}
-	if len(holdings) == 0 {
+	a.holdings.Store(&holdings)
+	if len(holdings) == 0 || a.wakes != nil {
 		return nil
 	}
 	w, err := a.gate.NewWakes()
@@ -70,29 +59,29 @@ func (a *Agent) holdAll() error {
 		return err
 	}
 	a.wakes, a.awake = w, make(chan struct{})
-	go a.listen(w, holdings)
+	go a.listen(w)
 	return nil
 }
 
 // pruneHolding takes away what an earlier agent held by, wherever nothing is
 // held any more.
-func (a *Agent) pruneHolding() error {
+func (a *Agent) pruneHolding(places []*place) error {
 	dir := a.gate.DevicesDir()
 	cookies, err := device.Pinned(dir)
 	if err != nil {
 		return err
 	}
-	for _, s := range a.scopes {
-		if s.needsIngress() {
-			cookies = slices.DeleteFunc(cookies, func(c uint64) bool { return c == s.netns.Cookie() })
+	for _, p := range places {
+		if needsIngress(p.next) {
+			cookies = slices.DeleteFunc(cookies, func(c uint64) bool { return c == p.netns.Cookie() })
 		}
 	}
 	_, err = cleanNamespaces(cookies, dir, a.log)
 	return err
 }
 
-func (s *scopeState) needsIngress() bool {
-	for _, t := range s.targets {
+func needsIngress(targets map[uint16]*target) bool {
+	for _, t := range targets {
 		if t.ingress {
 			return true
 		}
@@ -100,9 +89,9 @@ func (s *scopeState) needsIngress() bool {
 	return false
 }
 
-// hold begins to hold in a scope. What queues is there before what marks: a
+// hold begins to hold in a place. What queues is there before what marks: a
 // marked packet that nobody queues passes as if there were a slot for it.
-func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
+func (a *Agent) hold(s *place) (_ *holding, err error) {
 	h := &holding{
 		rule:     netfilter.Rule{Netns: s.netns, Mark: loader.HoldMark, Queue: holdQueue},
 		followed: make(chan struct{}),
@@ -130,14 +119,15 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for port, t := range s.targets {
+	for port, t := range s.next {
 		if t.ingress {
 			h.holder.SetTarget(port, t.id, t.policy())
 		}
 	}
-	if h.ender, err = newEnder(a.gate, s, a.log); err != nil {
+	if h.ender, err = newEnder(a.gate, s.netns, a.log); err != nil {
 		return nil, err
 	}
+	h.ender.setTargets(s.next)
 	if h.prog, err = a.gate.IngressProgram(s.netns); err != nil {
 		return nil, err
 	}
@@ -158,7 +148,7 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 	go func() {
 		defer close(h.followed)
 		if err := h.devices.Run(ctx); err != nil {
-			a.log.Error("devices that appear from now on are not covered", "scope", s.scope.String(), "error", err)
+			a.log.Error("devices that appear from now on are not covered", "scope", s.String(), "error", err)
 		}
 	}()
 	return h, nil
@@ -168,21 +158,21 @@ func (a *Agent) hold(s *scopeState) (_ *holding, err error) {
 // arrivals are held. Where they are not, they pass.
 func (a *Agent) look(s *scopeState) {
 	h := s.holding
-	log := a.log.With("scope", s.scope.String())
+	log := a.log.With("scope", s.String())
 	made, err := h.rule.Ensure()
 	if made {
 		const what = "somebody removed headgate's rule from the packet filter; it is there again"
 		log.Warn(what)
-		a.trouble(true, "netfilter", fmt.Sprintf("scope %s: %s", s.scope, what))
+		a.trouble(true, "netfilter", fmt.Sprintf("scope %s: %s", s, what))
 	}
 	err = errors.Join(err, h.holder.Err())
 	switch {
 	case err != nil && (h.trouble == nil || h.trouble.Error() != err.Error()):
 		log.Error("arrivals are not held: whoever comes passes", "error", err)
-		a.trouble(false, "hold", fmt.Sprintf("scope %s: arrivals are not held, whoever comes passes: %v", s.scope, err))
+		a.trouble(false, "hold", fmt.Sprintf("scope %s: arrivals are not held, whoever comes passes: %v", s, err))
 	case err == nil && h.trouble != nil:
 		log.Info("arrivals are held again")
-		a.trouble(true, "hold", fmt.Sprintf("scope %s: arrivals are held again", s.scope))
+		a.trouble(true, "hold", fmt.Sprintf("scope %s: arrivals are held again", s))
 	}
 	h.trouble = err
 }
@@ -283,7 +273,7 @@ func unit(f pace.Flow, device uint32) loader.Unit {
 }
 
 // listen passes on what the programs tell, until w is closed.
-func (a *Agent) listen(w *loader.Wakes, holdings map[uint32]*holding) {
+func (a *Agent) listen(w *loader.Wakes) {
 	defer close(a.awake)
 	for {
 		wake, err := w.Next()
@@ -293,7 +283,7 @@ func (a *Agent) listen(w *loader.Wakes, holdings map[uint32]*holding) {
 			}
 			return
 		}
-		h := holdings[wake.Target]
+		h := (*a.holdings.Load())[wake.Target]
 		switch {
 		case h == nil:
 		case wake.Client.IsValid():

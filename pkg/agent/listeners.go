@@ -21,8 +21,8 @@ type owner struct {
 func (a *Agent) watchAllListeners(now time.Duration) error {
 	var errs []error
 	for _, s := range a.scopes {
-		if err := a.watchListeners(s, now); err != nil {
-			errs = append(errs, fmt.Errorf("scope %s: %w", s.scope, err))
+		if err := a.watchListeners(s, s.targets, now); err != nil {
+			errs = append(errs, fmt.Errorf("scope %s: %w", s, err))
 		}
 	}
 	for id, o := range a.owners {
@@ -34,9 +34,9 @@ func (a *Agent) watchAllListeners(now time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// watchListeners looks at the listeners of a scope's targets: their accept
-// queues, and the cgroups that their connections will belong to.
-func (a *Agent) watchListeners(s *scopeState, now time.Duration) error {
+// watchListeners looks at the listeners of targets of a scope, by port: their
+// accept queues, and the cgroups that their connections will belong to.
+func (a *Agent) watchListeners(s *scopeState, targets map[uint16]*target, now time.Duration) error {
 	var listeners []scope.Listener
 	err := s.netns.Do(func() (err error) {
 		listeners, err = scope.Listeners()
@@ -48,7 +48,7 @@ func (a *Agent) watchListeners(s *scopeState, now time.Duration) error {
 	queues := make(map[uint16]listenerState)
 	var errs []error
 	for _, l := range listeners {
-		if s.targets[l.Port] == nil {
+		if targets[l.Port] == nil {
 			continue
 		}
 		q := queues[l.Port]
@@ -60,7 +60,7 @@ func (a *Agent) watchListeners(s *scopeState, now time.Duration) error {
 		q.timed = (q.timed || !queues[l.Port].present) && a.owners[l.CgroupID] != nil
 		queues[l.Port] = q
 	}
-	for port, t := range s.targets {
+	for port, t := range targets {
 		t.listen(queues[port])
 		a.noteUntimed(t, now)
 	}

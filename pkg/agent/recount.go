@@ -42,6 +42,8 @@ func (a *Agent) recountDue() bool {
 // now, and corrects what is certain to be wrong. Connections that nobody has
 // counted are.
 func (a *Agent) Recount() error {
+	a.applying.Lock() // a target's place must not become that of another
+	defer a.applying.Unlock()
 	a.mu.Lock()
 	var all []*scope.Netns
 	for _, s := range a.scopes {
@@ -52,10 +54,8 @@ func (a *Agent) Recount() error {
 }
 
 // recount is Recount for connections of some namespaces that are not counted,
-// and all that are. Windows go on meanwhile.
+// and all that are. Windows go on meanwhile. The lock applying is held.
 func (a *Agent) recount(adopt []*scope.Netns) error {
-	a.counting.Lock()
-	defer a.counting.Unlock()
 	a.mu.Lock()
 	ids := slices.Collect(maps.Values(a.gate.Targets()))
 	a.mu.Unlock()

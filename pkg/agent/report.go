@@ -57,6 +57,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		Recounts:         a.recounts.total,
 		ProgramsAttached: make(map[string]int),
 		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0},
+		ReloadFailed:     a.reloads.err != nil,
 	}
 	for hook, n := range a.gate.Attached() {
 		s.ProgramsAttached[string(hook)] = n
@@ -129,15 +130,18 @@ func (a *Agent) notReady() []string {
 			reasons = append(reasons, t.Hook+": "+t.Trouble)
 		}
 	}
+	for _, m := range a.missing {
+		reasons = append(reasons, fmt.Sprintf("network namespace %s is gone: %v", m.name, m.reason))
+	}
 	for _, s := range a.scopes {
 		if s.holding == nil {
 			continue
 		}
 		if err := s.holding.trouble; err != nil {
-			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held: %v", s.scope, err))
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held: %v", s, err))
 		}
 		for _, f := range s.holding.devices.Failed() {
-			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held that comes in on %s: %v", s.scope, f.Name, f.Err))
+			reasons = append(reasons, fmt.Sprintf("scope %s: nothing is held that comes in on %s: %v", s, f.Name, f.Err))
 		}
 	}
 	return reasons

@@ -83,21 +83,21 @@ func (a *Agent) shadows() (map[string]status.Shadow, error) {
 	for _, s := range a.scopes {
 		others, err := a.gate.Others(s.netns)
 		if err != nil {
-			return nil, fmt.Errorf("scope %s: %w", s.scope, err)
+			return nil, fmt.Errorf("scope %s: %w", s, err)
 		}
 		for _, o := range others {
-			add(status.Shadow{Hook: string(loader.HookLookup), At: s.scope.String(), ID: uint32(o.ID), Name: o.Name})
+			add(status.Shadow{Hook: string(loader.HookLookup), At: s.String(), ID: uint32(o.ID), Name: o.Name})
 		}
 		if s.holding == nil {
 			continue
 		}
 		shadowed, err := s.holding.devices.Shadowed()
 		if err != nil {
-			return nil, fmt.Errorf("scope %s: %w", s.scope, err)
+			return nil, fmt.Errorf("scope %s: %w", s, err)
 		}
 		for _, d := range shadowed {
 			for _, p := range d.Before {
-				add(status.Shadow{Hook: hookIngress, At: s.scope.String() + " " + d.Name, ID: uint32(p.ID), Name: p.Name})
+				add(status.Shadow{Hook: hookIngress, At: s.String() + " " + d.Name, ID: uint32(p.ID), Name: p.Name})
 			}
 		}
 	}

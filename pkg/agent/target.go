@@ -3,6 +3,7 @@ package agent
 import (
 	"log/slog"
 	"math"
+	"reflect"
 	"time"
 
 	"headgate/pkg/config"
@@ -50,9 +51,11 @@ type target struct {
 	// ingress: arrivals are decided on the devices. holder: where they wait, nil
 	// where none can.
 	ingress  bool
+	known    bool // to the kernel, from a predecessor
 	holder   *pace.Holder
 	held     pace.HeldStats // at the last step
 	waits    tally          // of those that were held and let in
+	vain     uint64         // those that waited in vain in holders that are gone
 	pacing   *pacing
 	interval time.Duration // from one admission to the next; 0: no pace
 
@@ -148,6 +151,39 @@ func (t *target) adopt(r loader.Reading) {
 	t.epoch = r.CohortEpoch
 }
 
+// retune has the target go on under another rule. r is what the kernel has
+// counted.
+func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.Duration) error {
+	n := c.new
+	if reflect.DeepEqual(t.config.Rule.Pace, n.config.Rule.Pace) {
+		t.pacing.rule = n.config.Rule // the rest of a warm-up, and what it has learned
+	} else {
+		t.pacing = n.pacing
+	}
+	t.config, t.mode = n.config, n.mode
+	t.ingress, t.most, t.adaptive, t.quantiles = n.ingress, n.most, n.adaptive, n.quantiles
+	t.idle = t.idleIn(r)
+	if !c.limit {
+		return nil
+	}
+	t.algo, t.signal = n.algo, n.signal
+	t.epoch = max(r.CohortEpoch, t.decision.CohortEpoch+t.epoch)
+	t.last = r
+	t.begin(now)
+	if err := g.Histogram(t.id, t.signal, &t.total); err != nil {
+		return err
+	}
+	t.perTick.Begin(&t.total)
+	return nil
+}
+
+// dropHolder notes that nothing waits for the target any more.
+func (t *target) dropHolder() {
+	t.vain += refusedIn(t.holder.TargetStats(t.id))
+	t.waits.reader = rtt.Reader{} // another holder begins at 0
+	t.holder, t.held = nil, pace.HeldStats{}
+}
+
 // step makes an order from what the kernel has counted since the last step.
 func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loader.Order {
 	s := t.signal
@@ -215,6 +251,9 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	t.interval = t.pacing.interval(now, r.Admitted, t.decision.Limit, mean(in))
 	return t.order()
 }
+
+// inVain counts the units that waited in vain, now or under an earlier rule.
+func (t *target) inVain() uint64 { return t.vain + refusedIn(t.held) }
 
 // refusedIn counts the units that waited in vain, or that there was no place for.
 func refusedIn(h pace.HeldStats) uint64 { return h.TimedOut + h.Overflowed }
@@ -347,7 +386,7 @@ func (t *target) status(now time.Duration) status.Target {
 			OverflowsTotal: t.listener.overflows,
 		},
 		AdmittedTotal:    r.Admitted,
-		RejectedTotal:    status.Rejected{Limit: r.Rejected, Pace: r.RejectedPace, HoldTimeout: refusedIn(t.held)},
+		RejectedTotal:    status.Rejected{Limit: r.Rejected, Pace: r.RejectedPace, HoldTimeout: t.inVain()},
 		HeldTotal:        r.Held,
 		BypassedTotal:    r.Bypassed,
 		WouldRejectTotal: r.WouldReject,

@@ -103,6 +103,11 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	return nil
 }
 
+// DetachNetns undoes [Gate.AttachNetns], for the cookie of a namespace.
+func (g *Gate) DetachNetns(cookie uint64) error {
+	return g.detach(fmt.Sprintf("%s_%d", HookLookup, cookie))
+}
+
 // loadFor loads a copy of a program for a network namespace.
 func (g *Gate) loadFor(ns *scope.Netns, name string) (*ebpf.Program, error) {
 	return g.load(name, func(spec *ebpf.CollectionSpec) error {

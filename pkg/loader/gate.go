@@ -47,11 +47,22 @@ type Options struct {
 	// Dir is the state directory, on a bpffs.
 	Dir string
 
-	// Targets is the most targets that will be in use at once; at least 64
-	// are made room for.
+	// Targets is how many targets there are at the start. Maps that are made
+	// have room for a quarter more, and for 64 at least. There is no making room
+	// later: programs hold the maps, in which each target has its place.
 	Targets int
 
 	Log *slog.Logger
+}
+
+// room is what the maps have to have room for, and what new ones have, which is
+// a power of two.
+func (o Options) room() (least, made uint32) {
+	made = 64
+	for int(made) < o.Targets+o.Targets/4 {
+		made *= 2
+	}
+	return uint32(o.Targets), made
 }
 
 // napiBudget is how many packets of a device the kernel takes at once on a CPU
@@ -61,17 +72,18 @@ const napiBudget = 64
 
 // Gate is headgate in the kernel.
 type Gate struct {
-	log   *slog.Logger
-	state *stateDir
-	spec  *ebpf.CollectionSpec
-	maps  map[string]*ebpf.Map
-	progs map[string]*ebpf.Program
-	able  map[Capability]bool
-	links map[string]*attached
-	ids   map[TargetKey]uint32
-	ports *portTable
-	read  *readBuffers
-	fresh bool // the maps are ours, not a predecessor's
+	log    *slog.Logger
+	state  *stateDir
+	spec   *ebpf.CollectionSpec
+	maps   map[string]*ebpf.Map
+	progs  map[string]*ebpf.Program
+	able   map[Capability]bool
+	links  map[string]*attached
+	ids    map[TargetKey]uint32
+	nextID uint32 // where a free number is looked for
+	ports  *portTable
+	read   *readBuffers
+	fresh  bool // the maps are ours, not a predecessor's
 }
 
 // Open loads the programs and takes over the maps of a predecessor, or makes
@@ -106,11 +118,8 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
 		return nil, noState(state.devices(), err)
 	}
-	room := uint32(64)
-	for int(room) < o.Targets {
-		room *= 2
-	}
-	if g.maps, g.fresh, err = openMaps(state, spec, room, o.Log); err != nil {
+	least, made := o.room()
+	if g.maps, g.fresh, err = openMaps(state, spec, least, made, o.Log); err != nil {
 		return nil, explain(err)
 	}
 	if err := g.loadPrograms(); err != nil {

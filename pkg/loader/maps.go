@@ -27,15 +27,15 @@ func sizes(targets uint32) map[string]uint32 {
 
 // openMaps opens the pinned maps of a predecessor, or makes new ones when
 // there are none (fresh) or when they are not what these programs work with.
-func openMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32, log *slog.Logger) (maps map[string]*ebpf.Map, fresh bool, err error) {
-	maps, err = adoptMaps(s, spec, targets)
+func openMaps(s *stateDir, spec *ebpf.CollectionSpec, least, made uint32, log *slog.Logger) (maps map[string]*ebpf.Map, fresh bool, err error) {
+	maps, err = adoptMaps(s, spec, least)
 	if err == nil {
 		return maps, false, nil
 	}
 	if _, none := os.Lstat(s.live()); !errors.Is(none, fs.ErrNotExist) {
 		log.Warn("the state of an earlier agent cannot be taken over; counting anew from live connections", "reason", err)
 	}
-	maps, err = createMaps(s, spec, targets)
+	maps, err = createMaps(s, spec, made)
 	return maps, true, err
 }
 

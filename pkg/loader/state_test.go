@@ -189,7 +189,7 @@ func TestStateIsRebuilt(t *testing.T) {
 			name:    "more targets than there is room for",
 			targets: 65,
 			spoil:   func(*testing.T, string) {},
-			says:    []string{"64 elements", "128 are needed"},
+			says:    []string{"64 elements", "65 are needed"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

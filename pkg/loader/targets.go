@@ -11,7 +11,7 @@ import (
 )
 
 // ErrFull means that a map has no room for another target.
-var ErrFull = errors.New("no room for another target")
+var ErrFull = errors.New("no room for more targets")
 
 // TargetKey is what a target is known by in the kernel.
 type TargetKey struct {
@@ -131,17 +131,39 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 	return id, nil
 }
 
+// freeID returns a number that no target has, the one that was given back
+// longest ago first: a program that has found the old target may still be
+// running. One that something is counted under is not free.
 func (g *Gate) freeID() (uint32, error) {
 	used := make(map[uint32]bool, len(g.ids))
 	for _, id := range g.ids {
 		used[id] = true
 	}
-	for id := range g.maps[headgateMapConfs].MaxEntries() {
-		if !used[id] {
+	room := g.maps[headgateMapConfs].MaxEntries()
+	for i := range room {
+		id := (g.nextID + i) % room
+		if used[id] {
+			continue
+		}
+		empty, err := g.empty(id)
+		if err != nil {
+			return 0, err
+		}
+		if empty {
+			g.nextID = id + 1
 			return id, nil
 		}
 	}
-	return 0, ErrFull
+	return 0, fmt.Errorf("%w than the %d that there is room for", ErrFull, room)
+}
+
+// empty says whether nothing is counted under a number.
+func (g *Gate) empty(id uint32) (bool, error) {
+	var st headgateTargetState
+	if err := g.maps[headgateMapStates].Lookup(id, &st); err != nil {
+		return false, fmt.Errorf("read target %d: %w", id, err)
+	}
+	return st.Units == 0 && st.Connections == 0, nil
 }
 
 // zero clears what an earlier target of that number has left. Nothing counts
@@ -173,12 +195,8 @@ func (g *Gate) Retire(key TargetKey) error {
 	if err := g.Write([]uint32{id}, []Order{{}}, 0); err != nil {
 		return err
 	}
-	var st headgateTargetState
-	if err := g.maps[headgateMapStates].Lookup(id, &st); err != nil {
-		return fmt.Errorf("retire target: %w", err)
-	}
-	if st.Units > 0 || st.Connections > 0 {
-		return nil
+	if empty, err := g.empty(id); err != nil || !empty {
+		return err
 	}
 	delete(g.ids, key)
 	if err := g.ports.remove(key); err != nil {

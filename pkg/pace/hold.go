@@ -220,6 +220,21 @@ func (h *Holder) SetTarget(port uint16, target uint32, p Policy) {
 	}
 }
 
+// DropTarget undoes SetTarget for a port. Who waits is let go, and meets the
+// rules that hold by then. So does who was told to wait, but is read only later.
+func (h *Holder) DropTarget(port uint16) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	target, ok := h.ports[port]
+	if !ok {
+		return
+	}
+	delete(h.ports, port)
+	h.queue.Drop(target)
+	h.act()
+	delete(h.targets, target)
+}
+
 // Wake says that slots of a target may be free, since that time on
 // CLOCK_MONOTONIC; 0 if for another reason than the end of a unit. When it
 // returns, the verdicts are given.
@@ -309,6 +324,9 @@ func (h *Holder) receive(a nfqueue.Attribute) int {
 	f, ok := h.identify(a, &p)
 	if !ok || h.closing {
 		h.stats.Passed++
+		if !ok && f.SYN { // see DropTarget: it was on its way here
+			h.note("give up a flow", h.gate.GiveUp(f, p.Device))
+		}
 		h.verdict(p, nfqueue.NfAccept)
 		return 0
 	}

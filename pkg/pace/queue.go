@@ -1,9 +1,12 @@
 package pace
 
 import (
+	"cmp"
 	"container/heap"
+	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -349,6 +352,36 @@ func (q *Queue) Clear() {
 	for _, t := range q.targets {
 		t.asked, t.expired = nil, nil
 	}
+}
+
+// Drop forgets a target and lets go what waits for it. A SYN has given up its
+// place before it goes on, so that it is one that has just arrived; a request
+// has not, since only those that are known to wait are counted where they come
+// in.
+func (q *Queue) Drop(target uint32) {
+	t := q.targets[target]
+	if t == nil {
+		return
+	}
+	byArrival := func(v, w *waiter) int { return cmp.Compare(v.number, w.number) }
+	for _, w := range slices.SortedFunc(maps.Values(q.flows), byArrival) {
+		switch {
+		case w.target != t:
+		case w.granted != 0:
+			q.delivered(w)
+		default:
+			q.leave(w)
+			giveUp := Action{Act: GiveUp, Flow: w.flow, Device: w.device}
+			if w.flow.SYN {
+				q.do(giveUp)
+			}
+			q.verdicts(w, Accept)
+			if !w.flow.SYN {
+				q.do(giveUp)
+			}
+		}
+	}
+	delete(q.targets, target)
 }
 
 // Waiting returns how many flows of a target wait.

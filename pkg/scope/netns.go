@@ -30,14 +30,7 @@ type Netns struct {
 // an absolute path, or "" for the namespace of the process. The error wraps
 // [ErrNoNetns] when there is none of that name.
 func OpenNetns(name string) (*Netns, error) {
-	path := name
-	switch {
-	case name == "":
-		// Not of /proc/self: that is the main thread, which Do may have used up.
-		path = "/proc/thread-self/ns/net"
-	case !filepath.IsAbs(name):
-		path = filepath.Join(netnsDir, name)
-	}
+	path := netnsPath(name)
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s", ErrNoNetns, path)
@@ -55,6 +48,36 @@ func OpenNetns(name string) (*Netns, error) {
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
 	return ns, nil
+}
+
+func netnsPath(name string) string {
+	switch {
+	case name == "":
+		// Not of /proc/self: that is the main thread, which Do may have used up.
+		return "/proc/thread-self/ns/net"
+	case !filepath.IsAbs(name):
+		return filepath.Join(netnsDir, name)
+	}
+	return name
+}
+
+// Exists says whether there is something of that name, as [OpenNetns] takes it.
+func Exists(name string) bool {
+	_, err := os.Stat(netnsPath(name))
+	return err == nil
+}
+
+// Is says whether a name stands for this very namespace.
+func (ns *Netns) Is(name string) bool {
+	if name == "" {
+		return ns.own
+	}
+	there, err := os.Stat(netnsPath(name))
+	if err != nil {
+		return false
+	}
+	here, err := ns.file.Stat()
+	return err == nil && os.SameFile(here, there)
 }
 
 // FindNetns opens the namespace with that cookie, if it is that of the process

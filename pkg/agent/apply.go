@@ -1,0 +1,343 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"headgate/pkg/config"
+	"headgate/pkg/loader"
+)
+
+// apply makes a plan what is protected, under the settings of cfg. It is how an
+// agent starts, reloads, and follows what a scope names. First comes all that
+// can fail and changes nothing for who is protected now, and is undone when it
+// does; then, in one step, the new plan is in force; then is taken away what
+// nobody needs any more.
+//
+// Targets of both plans keep their counts, and what was learned of them as far
+// as the rule leaves it its meaning.
+func (a *Agent) apply(p plan, cfg *config.Config) error {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	return a.applyLocked(p, cfg)
+}
+
+func (a *Agent) applyLocked(p plan, cfg *config.Config) error {
+	if a.ended {
+		return errors.New("the agent is ending")
+	}
+	d, err := a.prepare(p)
+	if err != nil {
+		return err
+	}
+	if err := a.build(d, cfg); err != nil {
+		return errors.Join(err, a.unbuild(d))
+	}
+	err = a.commit(d, cfg)
+	return errors.Join(err, a.clear(d))
+}
+
+// build brings what is new into the kernel. Targets come before programs, and
+// programs before the connections that were there already, so that each of these
+// is counted exactly once.
+func (a *Agent) build(d *difference, cfg *config.Config) error {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	for _, p := range d.places {
+		if needsIngress(p.next) && !a.gate.Capabilities()[loader.CanHold] {
+			return fmt.Errorf("scope %s: this kernel cannot hold arrivals on their devices, which unit: request, hold, pace with a max_wait and reject: drop need", p)
+		}
+	}
+	if err := a.attach(d, cfg, now); err != nil {
+		return err
+	}
+	if !a.running() {
+		if err := a.inherit(d); err != nil {
+			return err
+		}
+	}
+	// Without the lock: a namespace may have many devices, and the windows go on.
+	for _, p := range d.places {
+		if needsIngress(p.next) && p.holding == nil {
+			if p.begun, err = a.hold(p); err != nil {
+				return fmt.Errorf("scope %s: %w", p, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// Where listeners are is known before the first order, which depends on it.
+	for _, p := range d.places {
+		if err := a.watchListeners(p.scopeState, p.next, now); err != nil {
+			return fmt.Errorf("scope %s: %w", p, err)
+		}
+	}
+	if err := a.addTargets(d.added, now+cfg.Lease); err != nil {
+		return err
+	}
+	if err := a.gate.AttachCgroup2(a.cgroup2); err != nil {
+		return err
+	}
+	for _, p := range d.places {
+		if p.added { // counted first: what is refused depends on it
+			if err := a.gate.Adopt(p.netns); err != nil {
+				return fmt.Errorf("scope %s: %w", p, err)
+			}
+		}
+		if err := a.gate.AttachNetns(p.netns); err != nil {
+			return fmt.Errorf("scope %s: %w", p, err)
+		}
+	}
+	if !a.running() {
+		a.targets = d.added // of what is wrong with the counts of a predecessor, all is told
+	}
+	return nil
+}
+
+// inherit takes over what a predecessor has left, before anything is held. What
+// it has counted may have ended while nobody saw it.
+func (a *Agent) inherit(d *difference) error {
+	return errors.Join(a.recount(nil), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
+}
+
+// addTargets makes the kernel count targets. Those that it knows from a
+// predecessor are in force at once, so that there is no gap; what is added to a
+// running agent is once its plan is.
+func (a *Agent) addTargets(added []*target, lease time.Duration) error {
+	readings, err := a.gate.Read()
+	if err != nil {
+		return err
+	}
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	for _, t := range added {
+		id, known := a.gate.Targets()[t.key]
+		if known {
+			t.adopt(readings[id])
+		}
+		t.known = known
+		o := t.begin(now)
+		if a.running() {
+			o.Enforce = false
+		}
+		if t.id, err = a.gate.Target(t.key, o, lease); err != nil {
+			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
+		}
+		for _, m := range t.meters() {
+			if err := m.begin(a.gate, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unbuild takes away again what build has made. At a start that is for
+// [loader.Gate.Abandon], which knows what a predecessor has left.
+func (a *Agent) unbuild(d *difference) error {
+	var errs []error
+	for _, p := range d.places {
+		if p.begun != nil {
+			errs = append(errs, p.begun.undo())
+		}
+	}
+	if a.running() {
+		a.mu.Lock()
+		for _, t := range d.added {
+			if !t.known {
+				errs = append(errs, a.gate.Retire(t.key))
+			}
+		}
+		for _, p := range d.places {
+			if p.opened {
+				errs = append(errs, a.gate.DetachNetns(p.netns.Cookie()))
+			}
+		}
+		a.mu.Unlock()
+	}
+	return errors.Join(append(errs, d.forget())...)
+}
+
+// commit puts the plan in force.
+func (a *Agent) commit(d *difference, cfg *config.Config) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	readings, err := a.gate.Read()
+	if err != nil {
+		return err
+	}
+	var fresh []*target // those whose orders are others from now on
+	for _, c := range d.changes {
+		if !c.rule {
+			c.old.config = c.new.config
+			continue
+		}
+		fresh = append(fresh, c.old)
+		if err := c.old.retune(a.gate, c, readings[c.old.id], now); err != nil {
+			return err
+		}
+	}
+	for _, t := range d.added {
+		t.last = readings[t.id] // the status is right from the start
+	}
+	a.plan, a.cfg, a.missing, a.targets = d.plan, cfg, d.missing, d.targets
+	a.scopes = nil
+	for _, p := range d.places {
+		a.scopes = append(a.scopes, p.scopeState)
+		p.commit()
+		if !a.running() {
+			p.reviewAfterStart(now)
+		}
+	}
+	a.ids, a.orders = nil, make([]loader.Order, len(a.targets))
+	for _, t := range a.targets {
+		a.ids = append(a.ids, t.id)
+	}
+	err = a.wake()
+	if a.running() {
+		err = errors.Join(err, a.order(append(fresh, d.added...), now))
+	}
+	for _, t := range d.removed {
+		err = errors.Join(err, a.gate.Retire(t.key))
+	}
+	// Orders first: who is let go meets them.
+	for _, p := range d.places {
+		p.direct()
+	}
+	a.renewed = now
+	a.announce(d)
+	return err
+}
+
+// order puts the orders of some targets in force at once.
+func (a *Agent) order(targets []*target, now time.Duration) error {
+	var ids []uint32
+	var orders []loader.Order
+	for _, t := range targets {
+		t.tick++
+		ids, orders = append(ids, t.id), append(orders, t.order())
+	}
+	return a.gate.Write(ids, orders, now+a.cfg.Lease)
+}
+
+// commit makes what a place will be what its scope is.
+func (p *place) commit() {
+	was := p.targets
+	p.scopeState.names, p.targets = p.names, p.next
+	for port, t := range was {
+		if p.next[port] != nil {
+			p.targets[port] = t
+		}
+	}
+	if p.begun != nil {
+		p.holding = p.begun
+	}
+}
+
+// direct tells those who hold of the targets as they are now.
+func (p *place) direct() {
+	h := p.holding
+	if h == nil {
+		return
+	}
+	for _, port := range p.dropped {
+		h.holder.DropTarget(port)
+	}
+	for port, t := range p.targets {
+		if t.ingress {
+			t.holder = h.holder
+			h.holder.SetTarget(port, t.id, t.policy())
+		} else if t.holder != nil {
+			t.dropHolder()
+			h.holder.DropTarget(port)
+		}
+	}
+	h.ender.setTargets(p.targets)
+}
+
+// announce logs what has changed.
+func (a *Agent) announce(d *difference) {
+	log := func(t *target) *slog.Logger {
+		return a.log.With("rule", t.config.Rule.Name, "port", t.config.Port, "scope", t.config.Rule.Scope.String())
+	}
+	if !a.running() && !a.gate.Fresh() {
+		a.log.Info("taking over from an earlier agent")
+	}
+	for _, t := range d.added {
+		log(t).Info("protecting", "algorithm", t.config.Rule.Limit.Algorithm, "mode", t.mode)
+		if t.last.InFlight > 0 {
+			log(t).Info("connections or requests were there already", "in_flight", t.last.InFlight)
+		}
+		if !t.listener.present {
+			log(t).Warn("nothing listens on the port yet")
+		}
+	}
+	for _, c := range d.changes {
+		if c.rule {
+			log(c.old).Info("another rule holds", "algorithm", c.old.config.Rule.Limit.Algorithm, "mode", c.old.mode)
+		}
+	}
+	for _, t := range d.removed {
+		log(t).Info("no longer protected")
+	}
+	for _, m := range d.missing {
+		a.log.Warn("a network namespace is gone; its rules hold again when it is back", "netns", m.name, "reason", m.reason)
+	}
+}
+
+// clear takes away what nobody needs any more, once the plan is in force. What
+// fails here stays behind, and the plan holds.
+func (a *Agent) clear(d *difference) error {
+	var errs []error
+	for _, p := range d.places {
+		if p.recount {
+			errs = append(errs, a.locked(func() error { return a.gate.Adopt(p.netns) }))
+		}
+		if h := p.holding; h != nil && !needsIngress(p.targets) {
+			a.mu.Lock()
+			p.holding = nil
+			a.mu.Unlock()
+			errs = append(errs, h.remove())
+		}
+	}
+	for _, s := range d.closed {
+		if s.holding != nil {
+			errs = append(errs, s.holding.remove())
+		}
+		errs = append(errs, a.locked(func() error { return a.gate.DetachNetns(s.netns.Cookie()) }), s.netns.Close())
+	}
+	return errors.Join(append(errs, a.locked(a.retire))...)
+}
+
+func (a *Agent) locked(f func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return f()
+}
+
+// retire opens the gates of targets that no rule names any more. Those that have
+// connections yet are counted on, and retired when these are gone.
+func (a *Agent) retire() error {
+	var errs []error
+	for key, id := range a.gate.Targets() {
+		if !slices.Contains(a.ids, id) {
+			errs = append(errs, a.gate.Retire(key))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"headgate/pkg/config"
+)
+
+// reloads is what became of the last reload.
+type reloads struct {
+	at   time.Time // zero: there was none
+	good time.Time // when a configuration was put in force last
+	err  error     // of the last
+}
+
+// Reload puts the configuration that load returns in force, all of it or, with
+// an error, nothing. Targets of both configurations keep their counts, and what
+// was learned of them where the rule computes the same limit. What becomes of it
+// is logged and reported.
+func (a *Agent) Reload(load func() (*config.Config, error)) error {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	cfg, err := load()
+	if err == nil {
+		err = a.changeable(cfg)
+	}
+	if err == nil {
+		err = a.applyLocked(planOf(cfg), cfg)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reloads.at, a.reloads.err = time.Now(), err
+	if err != nil {
+		a.log.Error("the configuration is not reloaded; the one before stays in force", "error", err)
+		return err
+	}
+	a.reloads.good = a.reloads.at
+	a.log.Info("the configuration is reloaded", "targets", len(a.targets))
+	return nil
+}
+
+// changeable says which keys of a configuration have another value than in the
+// one that is in force and cannot be changed while the agent runs.
+func (a *Agent) changeable(cfg *config.Config) error {
+	var errs []error
+	for _, k := range []struct{ key, was, is string }{
+		{"listen", a.cfg.Listen, cfg.Listen},
+		{"web_config", a.cfg.WebConfig, cfg.WebConfig},
+		{"state", a.cfg.State, cfg.State},
+	} {
+		if k.was != k.is {
+			errs = append(errs, fmt.Errorf("%s cannot be changed from %q to %q while the agent runs: restart it, with --keep to keep the counts", k.key, k.was, k.is))
+		}
+	}
+	return errors.Join(errs...)
+}
