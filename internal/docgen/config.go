@@ -22,6 +22,9 @@ rule for that port, with every default. Flags take precedence over the environme
 The file is read strictly. An unknown key is an error, and so are anchors, aliases and tags. Every error of a
 file is reported, with line, column and key; a file with an error changes nothing. ` + "`headgate check -c FILE`" + ` tells.
 
+Editors that know JSON schemas check the file while it is written and show what each key means: its first line
+says where ` + "[headgate.schema.json](headgate.schema.json)" + ` is, as in ` + "`# yaml-language-server: $schema=headgate.schema.json`" + `.
+
 A duration is a number with a unit: ` + "`100ms`, `2s`, `1m30s`" + `. ` + "`examples/`" + ` has files to begin with; the shortest is
 
 ` + "```yaml" + `

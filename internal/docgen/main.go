@@ -13,8 +13,9 @@ import (
 
 // pages are the generated files, by their path.
 var pages = map[string]func(root string) (string, error){
-	"docs/config.md":  configPage,
-	"docs/metrics.md": func(string) (string, error) { return metricsPage(), nil },
+	"docs/config.md":            configPage,
+	"docs/headgate.schema.json": schemaPage,
+	"docs/metrics.md":           func(string) (string, error) { return metricsPage(), nil },
 }
 
 func main() {

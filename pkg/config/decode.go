@@ -88,14 +88,14 @@ func (d *decoder) warmUp(v value, r *Rule) {
 }
 
 func (d *decoder) scope(v value, s *Scope) {
-	if _, ok := v.node.(*ast.MappingNode); !ok {
+	d.either(v, func(v value) {
+		d.fields(v, map[string]func(value){
+			"netns": func(v value) { d.netns(v, s) },
+		})
+	}, func(v value) {
 		host := "host"
 		choice(d, v, &host, "host")
 		*s = Scope{}
-		return
-	}
-	d.fields(v, map[string]func(value){
-		"netns": func(v value) { d.netns(v, s) },
 	})
 }
 

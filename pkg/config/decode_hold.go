@@ -3,8 +3,6 @@ package config
 import (
 	"strconv"
 	"time"
-
-	"github.com/goccy/go-yaml/ast"
 )
 
 // What can be set. The rates and warm-ups are those of pkg/pace, which speaks
@@ -24,14 +22,14 @@ const (
 )
 
 func (d *decoder) end(v value, e *End) {
-	if _, ok := v.node.(*ast.MappingNode); !ok {
+	d.either(v, func(v value) {
+		d.fields(v, map[string]func(value){
+			"idle": func(v value) { d.span(v, &e.Idle, time.Millisecond, 10*time.Second) },
+		})
+	}, func(v value) {
 		word := "first_byte"
 		choice(d, v, &word, word)
 		*e = End{}
-		return
-	}
-	d.fields(v, map[string]func(value){
-		"idle": func(v value) { d.span(v, &e.Idle, time.Millisecond, 10*time.Second) },
 	})
 }
 
@@ -57,6 +55,9 @@ func (d *decoder) pace(v value, p *Pace) {
 		},
 		"max_wait": func(v value) { d.span(v, &p.MaxWait, 0, maxWait) },
 		"headroom": func(v value) {
+			if v.describe(Shape{Kind: KindNumber, Min: minHeadroom, Max: maxHeadroom}) {
+				return
+			}
 			if f, ok := d.float(v); ok && d.within(v, f, minHeadroom, maxHeadroom) {
 				p.Headroom = f
 			}
@@ -66,6 +67,12 @@ func (d *decoder) pace(v value, p *Pace) {
 }
 
 func (d *decoder) rate(v value, r *Rate) {
+	if v.describe(Shape{Kind: KindAny, Any: []*Shape{
+		{Kind: KindNumber, Min: minRate, Max: maxRate},
+		{Kind: KindWord, Words: []string{"auto", "none"}},
+	}}) {
+		return
+	}
 	s, ok := d.scalar(v, "a number, auto or none")
 	switch {
 	case !ok:

@@ -17,8 +17,9 @@ import (
 // value is a node of the file and where it is; or the text of a flag or
 // variable that stands in for one.
 type value struct {
-	node ast.Node
-	at   place
+	node  ast.Node
+	at    place
+	shape *Shape // not nil: nothing is to be read, but told what would be, see [Schema]
 }
 
 // textValue makes a value of what a flag or variable says.
@@ -42,6 +43,10 @@ type origin struct {
 
 // fields reads a mapping, each key with its function.
 func (d *decoder) fields(v value, keys map[string]func(value)) {
+	if v.shape != nil {
+		v.describeFields(keys)
+		return
+	}
 	switch n := v.node.(type) {
 	case *ast.NullNode: // a key with nothing behind it
 	case *ast.MappingNode:
@@ -95,6 +100,12 @@ func didYouMean(name string, keys map[string]func(value)) string {
 
 // items reads a list.
 func (d *decoder) items(v value, read func(value)) {
+	if v.shape != nil {
+		item := new(Shape)
+		read(value{shape: item})
+		v.describe(Shape{Kind: KindList, Items: item})
+		return
+	}
 	switch n := v.node.(type) {
 	case *ast.NullNode:
 	case *ast.SequenceNode:
@@ -114,6 +125,9 @@ func (d *decoder) items(v value, read func(value)) {
 
 // scalar returns the text of a single value.
 func (d *decoder) scalar(v value, want string) (string, bool) {
+	if v.describe(Shape{Kind: KindText}) {
+		return "", false
+	}
 	switch n := v.node.(type) {
 	case *ast.NullNode:
 		d.failf(v.at, "has no value; want %s", want)
@@ -135,6 +149,9 @@ func (d *decoder) text(v value, dst *string) {
 
 // number reads a whole number in decimal, lo to hi.
 func (d *decoder) number(v value, lo, hi int) (int, bool) {
+	if v.describe(Shape{Kind: KindWhole, Min: float64(lo), Max: float64(hi)}) {
+		return 0, false
+	}
 	s, ok := d.scalar(v, "a whole number")
 	if !ok {
 		return 0, false
@@ -152,6 +169,9 @@ func (d *decoder) number(v value, lo, hi int) (int, bool) {
 }
 
 func (d *decoder) float(v value) (float64, bool) {
+	if v.describe(Shape{Kind: KindNumber}) {
+		return 0, false
+	}
 	s, ok := d.scalar(v, "a number")
 	if !ok {
 		return 0, false
@@ -165,6 +185,9 @@ func (d *decoder) float(v value) (float64, bool) {
 }
 
 func (d *decoder) boolean(v value, dst *bool) {
+	if v.describe(Shape{Kind: KindBoolean}) {
+		return
+	}
 	s, ok := d.scalar(v, "true or false")
 	if !ok {
 		return
@@ -177,6 +200,9 @@ func (d *decoder) boolean(v value, dst *bool) {
 }
 
 func (d *decoder) duration(v value) (time.Duration, bool) {
+	if v.describe(Shape{Kind: KindDuration}) {
+		return 0, false
+	}
 	s, ok := d.scalar(v, "a duration such as 100ms")
 	if !ok {
 		return 0, false
@@ -191,6 +217,9 @@ func (d *decoder) duration(v value) (time.Duration, bool) {
 
 // span reads a duration from lo to hi.
 func (d *decoder) span(v value, dst *time.Duration, lo, hi time.Duration) bool {
+	if v.describe(Shape{Kind: KindDuration, Least: lo, Most: hi}) {
+		return false
+	}
 	t, ok := d.duration(v)
 	if ok && (t < lo || t > hi) {
 		d.failf(v.at, "%v is not from %v to %v", t, lo, hi)
@@ -204,6 +233,9 @@ func (d *decoder) span(v value, dst *time.Duration, lo, hi time.Duration) bool {
 
 // unmarshal reads a type that has a text form of its own.
 func (d *decoder) unmarshal(v value, dst encoding.TextUnmarshaler) bool {
+	if v.describe(Shape{Kind: KindAmount}) {
+		return false
+	}
 	s, ok := d.scalar(v, "a single value")
 	if !ok {
 		return false
@@ -217,6 +249,13 @@ func (d *decoder) unmarshal(v value, dst encoding.TextUnmarshaler) bool {
 
 // choice reads one of some words.
 func choice[T ~string](d *decoder, v value, dst *T, words ...T) {
+	names := make([]string, len(words))
+	for i, w := range words {
+		names[i] = string(w)
+	}
+	if v.describe(Shape{Kind: KindWord, Words: names}) {
+		return
+	}
 	s, ok := d.scalar(v, "one word")
 	if !ok {
 		return
@@ -226,10 +265,6 @@ func choice[T ~string](d *decoder, v value, dst *T, words ...T) {
 		return
 	}
 	if !slices.Contains(words, T(s)) {
-		var names []string
-		for _, w := range words {
-			names = append(names, string(w))
-		}
 		d.failf(v.at, "%s is not one of: %s", quote(s), strings.Join(names, ", "))
 		return
 	}
