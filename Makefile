@@ -69,6 +69,10 @@ bench: ## Measure what headgate costs, in toggled pairs, and what a step of each
 man: build ## Write the manual pages into dist/man
 	bin/headgate man dist/man
 
+.PHONY: pictures
+pictures: ## Make the pictures of the live page in docs/img, after ten minutes of load (root)
+	$(GO) test -count 1 -timeout 20m -run TestPageUnderLoad ./internal/e2e -pictures $(CURDIR)/docs/img
+
 .PHONY: install
 install: build man ## Install under PREFIX (/usr/local); DESTDIR is put before it
 	install -D -m 0755 bin/headgate $(DESTDIR)$(PREFIX)/bin/headgate
