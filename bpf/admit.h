@@ -10,7 +10,7 @@
 
 #include "event.h"
 #include "pace.h"
-#include "slots.h"
+#include "party.h"
 
 /*
  * Long enough for a handshake over any ordinary path, and for one SYN-ACK that
@@ -28,7 +28,6 @@
 #define PROVISIONAL_TTL 200000000ULL
 #define SWEEP_INTERVAL 100000000ULL
 
-#define EEXIST 17
 
 /*
  * Fills in the addresses of a key from the context of a sk_lookup or sockops
@@ -79,6 +78,34 @@ static __always_inline bool drop_hold(struct pending_key *key)
 	return !bpf_map_delete_elem(&holds, key);
 }
 
+/* One that waits does so no longer: its place goes back. */
+static __always_inline bool abandon_hold(struct target_state *st, struct pending_key *key)
+{
+	struct hold *h = bpf_map_lookup_elem(&holds, key);
+	__u64 party;
+
+	if (!h)
+		return false;
+	party = h->party;
+	if (!drop_hold(key))
+		return false;
+	stop_waiting(key->target, st, party);
+	return true;
+}
+
+/* A handshake has come to nothing: its slot goes back. */
+static __always_inline bool abandon_pending(struct target_state *st, struct pending_key *key,
+					    struct pending *p)
+{
+	__u64 party = p->party;
+
+	if (!drop_pending(st, key))
+		return false;
+	release_slot(key->target, st, party);
+	COUNT(key->target, expired);
+	return true;
+}
+
 struct sweep_ctx {
 	__u64 now;
 };
@@ -93,10 +120,8 @@ static long sweep_pending(struct bpf_map *map, struct pending_key *key, struct p
 		return 0;
 	copy = *key;
 	st = state_of(copy.target);
-	if (st && drop_pending(st, &copy)) {
-		release_slot(copy.target, st);
-		COUNT(copy.target, expired);
-	}
+	if (st)
+		abandon_pending(st, &copy, p);
 	return 0;
 }
 
@@ -105,13 +130,14 @@ static long sweep_hold(struct bpf_map *map, struct pending_key *key, struct hold
 {
 	struct pending_key copy;
 	struct target_state *st;
+	__u64 party = h->party;
 
 	if (h->expires > ctx->now)
 		return 0;
 	copy = *key;
 	st = state_of(copy.target);
 	if (st && drop_hold(&copy))
-		stop_waiting(copy.target, st);
+		stop_waiting(copy.target, st, party);
 	return 0;
 }
 
@@ -126,11 +152,12 @@ static long forget_hold(struct bpf_map *map, struct pending_key *key, struct hol
 	struct pending_key copy = *key;
 	struct target_conf *conf = conf_of(copy.target);
 	struct target_state *st = state_of(copy.target);
+	__u64 party = h->party;
 
 	if (conf && conf->max_waiting && h->release > ctx->now && h->interval == conf->pace_interval)
 		return 0;
 	if (st && drop_hold(&copy))
-		stop_waiting(copy.target, st);
+		stop_waiting(copy.target, st, party);
 	return 0;
 }
 
@@ -164,14 +191,15 @@ static __always_inline bool sweep(__u64 now)
 	return true;
 }
 
-/* Notes a slot that is taken already under its tuple, for ttl. isn: see struct pending. */
+/* Notes a slot that is taken already under its tuple, for ttl. isn, party: see struct pending. */
 static __always_inline void reserve(struct target_conf *conf, struct target_state *st,
-				    struct pending_key *key, __u64 now, __u64 ttl, __u32 isn)
+				    struct pending_key *key, __u64 now, __u64 ttl, __u32 isn, __u64 party)
 {
 	struct pending p = {
 		.expires = now + ttl,
 		.cohort = conf->cohort_epoch,
 		.isn = isn,
+		.party = party,
 	};
 	/* Of 32 bits: before Linux 6.4 the verifier's own call leaves the upper half undefined. */
 	int err;
@@ -183,7 +211,7 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 
 	/* Reserved before, or no room: it is counted when it is established. */
 	__sync_fetch_and_add(&st->pending, -1);
-	release_slot(key->target, st);
+	release_slot(key->target, st, party);
 	if (err != -EEXIST)
 		COUNT(key->target, pending_full);
 }
@@ -197,79 +225,144 @@ static __always_inline void let_in(struct pending_key *key, __u64 now, __u32 isn
 }
 
 /*
- * Takes a slot where nothing is in force, so that nobody is refused. Counts, and
- * says, who is let in over the limit.
+ * Takes a slot where nothing is in force, so that nobody is refused. Counts who
+ * is let in over the limit, and notes it for the caller to say.
  */
-static __always_inline bool take_slot_freely(__u32 target, struct target_conf *conf,
-					     struct target_state *st, __u32 limit)
+static __always_inline void take_slot_freely(__u32 target, struct target_conf *conf,
+					     struct target_state *st, struct origin *o)
 {
-	bool over = in_flight(st->units) >= limit;
+	__u32 limit = limit_now(conf, st);
 
-	if (over) {
+	if (o->party & PARTY_CLASS ? !class_has_room(target, limit, o->party) :
+				     in_flight(st->units) >= limit) {
 		note_refusal(conf, st);
 		COUNT(target, would_reject);
+		o->over = REJECT_LIMIT;
 	}
-	take_slot(st, conf->tick, 0);
-	return over;
+	party_is_in(target, conf, st, o->party, 0);
 }
 
-/*
- * What becomes of an arrival: it has a slot (ADMIT), it is one of those that
- * wait (HOLD), for its pace slot at *release or, if that is 0, for a free one,
- * or it is neither. The limit is asked before the pace, so that a refusal moves
- * no schedule. max_waiting is 0 where nothing can be held.
- */
-static __always_inline enum verdict admit(struct pending_key *key, struct target_conf *conf,
-					  struct target_state *st, __u64 now, __u32 max_waiting,
-					  __u64 *release)
+/* The same, and counts the source: who is over in two ways is let in once. */
+static __always_inline void admit_freely(__u32 target, struct target_conf *conf,
+					 struct target_state *st, struct origin *o)
 {
-	__u32 target = key->target;
+	if (!o->party || source_admits(target, o, o->limit)) {
+		take_slot_freely(target, conf, st, o);
+		return;
+	}
+	COUNT(target, would_reject);
+	o->over = REJECT_SOURCE;
+	source_admits(target, o, ANY_NUMBER);
+	party_is_in(target, conf, st, o->party, 0);
+}
+
+static __always_inline enum verdict admit_within(__u32 target, struct target_conf *conf,
+						 struct target_state *st, __u64 now, __u32 max_waiting,
+						 __u64 *release, __u64 party)
+{
 	__u32 limit = limit_now(conf, st);
 	__u64 units = st->units;
 	/* Where nothing waits any more, those of an earlier rule have no turn. */
 	bool first = conf->max_waiting;
 
 	*release = 0;
-	if (!in_force(conf, now)) {
-		if (take_slot_freely(target, conf, st, limit) && may_tell(conf, st))
-			tell(key, REJECT_LIMIT, true);
-		return ADMIT;
-	}
 	if (!max_waiting) {
 		if (in_flight(units) >= limit)
 			return REJECT_LIMIT;
-		if (first && waiting(units)) /* refused on the device: why? */
+		if (party & PARTY_CLASS) {
+			if (!class_has_room(target, limit, party))
+				return REJECT_LIMIT;
+		} else if (first && waiting(units)) { /* refused on the device: why? */
 			return pace_is_far(conf, st, now) ? REJECT_PACE : REJECT_LIMIT;
+		}
 		if (!pace(conf, st, now, 0, 0, release))
 			return REJECT_PACE;
-		return try_take_slot(st, conf->tick, limit, first) ? ADMIT : REJECT_LIMIT;
+		return party_takes(target, conf, st, limit, party, TAKE_NEW) ? ADMIT : REJECT_LIMIT;
 	}
-	if (!conf->pace_interval && try_take_slot(st, conf->tick, limit, first))
+	if (!conf->pace_interval && party_takes(target, conf, st, limit, party, TAKE_NEW))
 		return ADMIT;
 	/* A place first: for who has none the schedule must not move. */
-	if (!try_wait(st, max_waiting))
+	if (!party_waits(target, st, max_waiting, party))
 		return REJECT_LIMIT;
 	if (!pace(conf, st, now, conf->pace_max_wait, 1, release)) {
-		stop_waiting(target, st);
+		stop_waiting(target, st, party & PARTY_CLASS);
 		return REJECT_PACE;
 	}
 	if (*release)
 		return HOLD;
-	if (conf->pace_interval && try_turn(st, conf->tick, limit, first))
+	if (conf->pace_interval && party_takes(target, conf, st, limit, party, TAKE_TURN))
 		return ADMIT;
 	note_refusal(conf, st); /* to an algorithm it is the same: more come than may */
 	return HOLD;
 }
 
-static __always_inline void count_refusal(struct pending_key *key, struct target_conf *conf,
-					  struct target_state *st, enum verdict v)
+/* For a unit that is of a party. An enum verdict. */
+__noinline int admit_party(__u32 target, __u64 now, __u32 max_waiting, struct origin *o)
 {
-	if (v == REJECT_PACE) {
-		COUNT(key->target, rejected_pace); /* says nothing of the limit */
+	struct target_conf *conf = conf_of(target);
+	struct target_state *st = state_of(target);
+	enum verdict v;
+
+	if (!conf || !st || !o)
+		return ADMIT;
+	if (!in_force(conf, now)) {
+		admit_freely(target, conf, st, o);
+		return ADMIT;
+	}
+	if (!source_admits(target, o, o->limit))
+		return REJECT_SOURCE;
+	v = admit_within(target, conf, st, now, max_waiting, &o->release, o->party);
+	if (v != ADMIT && v != HOLD)
+		source_leave(o->party);
+	return v;
+}
+
+/*
+ * What becomes of an arrival: it has a slot (ADMIT), it is one of those that
+ * wait (HOLD), for its pace slot at o->release or, if that is 0, for a free one,
+ * or it is neither. Its source is asked first, as whose unit it is here from now
+ * on; then its class and the limit, and the pace last, so that a refusal moves
+ * no schedule. max_waiting is 0 where nothing can be held.
+ */
+static __always_inline enum verdict admit(struct pending_key *key, struct target_conf *conf,
+					  struct target_state *st, __u64 now, __u32 max_waiting,
+					  struct origin *o)
+{
+	enum verdict v = ADMIT;
+
+	if (o->party)
+		v = admit_party(key->target, now, max_waiting, o);
+	else if (in_force(conf, now))
+		return admit_within(key->target, conf, st, now, max_waiting, &o->release, 0);
+	else
+		take_slot_freely(key->target, conf, st, o);
+	if (o->over && may_tell(conf, st))
+		tell(key, o->over, true);
+	return v;
+}
+
+static __always_inline void count_refusal(__u32 target, struct target_conf *conf,
+					  struct target_state *st, enum verdict v, __u64 party)
+{
+	struct parts *cs = party & PARTY_CLASS ? parts_of(target) : NULL;
+
+	if (cs)
+		__sync_fetch_and_add(&class_of(cs, party)->rejected, 1);
+	if (v == REJECT_SOURCE) {
+		COUNT(target, rejected_source); /* says nothing of the limit */
+	} else if (v == REJECT_PACE) {
+		COUNT(target, rejected_pace); /* nor does this */
 	} else {
 		note_refusal(conf, st);
-		COUNT(key->target, rejected);
+		COUNT(target, rejected);
 	}
+}
+
+/* Counts it and, of a few, tells the agent. */
+static __always_inline void refuse(struct pending_key *key, struct target_conf *conf,
+				   struct target_state *st, enum verdict v, __u64 party)
+{
+	count_refusal(key->target, conf, st, v, party);
 	if (may_tell(conf, st))
 		tell(key, v, false);
 }

@@ -13,20 +13,20 @@
  * and the socket is open: its end comes after this, and finds it converted.
  */
 static __always_inline void conn_convert(struct conn *c, struct target_conf *conf,
-					 struct target_state *st)
+					 struct target_state *st, struct origin *o)
 {
 	bool per_request = conf->flags & TARGET_REQUEST;
 
 	if (c->per_request == per_request || !__sync_lock_test_and_set(&c->counted, 0))
 		return;
 	if (per_request) {
-		conn_open_free(c->target, st, true);
+		conn_open_free(c->target, st, true, untake(c));
 		c->per_request = 1;
 	} else {
 		request_finish(c);
 		c->per_request = 0;
 		__sync_fetch_and_add(&st->connections, -1);
-		take_slot(st, conf->tick, 0);
+		c->taken = conn_take(c->target, conf, st, o);
 		COUNT(c->target, adopted);
 	}
 	__sync_lock_test_and_set(&c->counted, 1);
@@ -42,7 +42,7 @@ static __always_inline bool held_in_vain(struct conn *c, struct target_conf *con
 {
 	__u64 since = c->arrived;
 
-	if (c->release > since && c->release != RELEASE_NEVER)
+	if (c->release > since && c->release < RELEASE_SOURCE)
 		since = c->release;
 	return now > since + conf->max_wait + GIVE_UP_TIME;
 }
@@ -93,12 +93,73 @@ static __always_inline void conn_look(struct conn *c, struct sock *s)
 /* For a test: adopt as on a kernel that gives an adopted socket no callbacks. */
 volatile const bool adopt_blind = false;
 
+/* The address of the other end, IPv4 v4-mapped. */
+static __always_inline void remote_of(struct sock *s, __u32 *address)
+{
+	struct sock_common *sk = &s->__sk_common;
+
+	if (sk->skc_family == AF_INET) {
+		address[2] = bpf_htonl(0xffff);
+		address[3] = sk->skc_daddr;
+	} else if (bpf_core_field_exists(sk->skc_v6_daddr)) {
+		address[0] = sk->skc_v6_daddr.in6_u.u6_addr32[0];
+		address[1] = sk->skc_v6_daddr.in6_u.u6_addr32[1];
+		address[2] = sk->skc_v6_daddr.in6_u.u6_addr32[2];
+		address[3] = sk->skc_v6_daddr.in6_u.u6_addr32[3];
+	}
+}
+
+/*
+ * What is made of sources may be something else than when the connection began:
+ * its next units are of another party, and it is itself, where it is the unit.
+ * It may end at the same time: whoever comes second gives back what is there.
+ */
+static __always_inline void conn_regroup(struct conn *c, struct target_conf *conf, struct target_state *st,
+					 struct origin *o)
+{
+	__u64 was;
+
+	c->party = o->party;
+	c->most = o->limit;
+	if (c->per_request || !c->counted || c->taken == o->party)
+		return;
+	source_admits(c->target, o, ANY_NUMBER);
+	if (o->party & PARTY_CLASS)
+		class_take(c->target, limit_now(conf, st), o->party, TAKE_FORCE);
+	was = __sync_lock_test_and_set(&c->taken, o->party);
+	if (was)
+		party_leaves(c->target, was);
+	if (c->counted)
+		return;
+	was = untake(c);
+	if (was)
+		party_leaves(c->target, was);
+}
+
+/* A connection that was counted, of a source that is exempt by now. */
+static __always_inline void conn_exempt(struct tcp_sock *tp)
+{
+	struct conn *c = bpf_sk_storage_get(&conns, tp, 0, 0);
+
+	if (!c)
+		return;
+	if (__sync_lock_test_and_set(&c->counted, 0)) {
+		conn_leave(c);
+		conn_wake(c);
+		if (c->per_request)
+			request_finish(c);
+	}
+	bpf_sk_storage_delete(&conns, tp);
+}
+
 static __always_inline void conn_adopt(struct tcp_sock *tp)
 {
 	struct sock *s = (struct sock *)tp;
 	struct target_state *st;
 	struct target_conf *conf;
 	int flags = tp->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG;
+	struct origin o = {};
+	__u32 address[4] = {};
 	struct conn *c;
 	__u32 *id, target;
 
@@ -114,13 +175,20 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	if (!st || !conf)
 		return;
 
+	remote_of(s, address);
+	origin_of(conf, target, address, &o);
+	if (o.exempt) {
+		conn_exempt(tp);
+		return;
+	}
 	c = bpf_sk_storage_get(&conns, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!c) {
 		COUNT(target, conn_full);
 		return;
 	}
 	if (c->opened) {
-		conn_convert(c, conf, st); /* known already */
+		conn_convert(c, conf, st, &o); /* known already */
+		conn_regroup(c, conf, st, &o);
 		conn_settle(c, conf);
 		return;
 	}
@@ -134,12 +202,14 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	c->out_end = tp->snd_nxt;
 	c->flags = CONN_SPOKE;
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
+	c->party = o.party;
+	c->most = o.limit;
 	if (c->per_request) {
-		conn_open_free(target, st, false);
+		conn_open_free(target, st, false, 0);
 		__sync_lock_test_and_set(&c->counted, 1);
 		return;
 	}
-	take_slot(st, conf->tick, 0);
+	c->taken = conn_take(target, conf, st, &o);
 	__sync_lock_test_and_set(&c->counted, 1);
 	COUNT(target, adopted);
 	conn_rest(c);

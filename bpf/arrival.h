@@ -9,17 +9,19 @@
 /*
  * A segment with payload, on the device or, where that had no program, at the
  * socket (key: NULL), where nothing can be held. HOLD: it has to be queued for
- * the agent. REJECT_LIMIT: it would be refused, were that possible at a socket.
+ * the agent. REJECT_LIMIT or more: it would be refused, were that possible at a
+ * socket.
  */
 static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struct conn *c,
 						    struct pending_key *key, struct segment *s,
 						    struct received *r)
 {
+	struct origin o = { .party = c->party, .limit = c->most };
 	bool may_hold = key;
 	__u32 target = c->target;
 	struct target_conf *conf;
 	struct target_state *st;
-	__u64 now, release;
+	__u64 now;
 	enum verdict v;
 	bool fresh;
 
@@ -34,7 +36,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	if (fresh)
 		c->arrived_end = s->seq + s->len;
 
-	switch (c->request) {
+	switch (request_of(c)) {
 	case REQUEST_HELD:
 		if (may_hold && in_force(conf, now))
 			return HOLD;
@@ -48,25 +50,28 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	}
 	if (!fresh || !is_request(skb, c, s))
 		return ADMIT;
-	if (c->request == REQUEST_BUSY)
+	if (request_of(c) == REQUEST_BUSY)
 		request_finish(c); /* the next one is here */
 
 	c->cohort = conf->cohort_epoch;
 	/* The agent counts who waits, and refuses, for it alone can. */
-	v = may_hold ? admit(key, conf, st, now, ~0U, &release) : REJECT_LIMIT;
-	if (v == REJECT_PACE && try_wait(st, ~0U)) {
-		COUNT(target, rejected_pace);
-		release = RELEASE_NEVER;
+	v = may_hold ? admit(key, conf, st, now, ~0U, &o) : REJECT_LIMIT;
+	if (v >= REJECT_PACE && try_wait(st, ~0U)) {
+		count_refusal(target, conf, st, v, o.party);
+		o.party = 0; /* it has no part of what is shared out */
+		o.release = v == REJECT_PACE ? RELEASE_NEVER : RELEASE_SOURCE;
 		v = HOLD;
 	}
 	if (v == HOLD) {
 		c->arrived = now;
-		c->release = release;
-		return request_begins(c, st, REQUEST_HELD) ? HOLD : ADMIT;
+		c->release = o.release;
+		return request_begins(c, st, REQUEST_HELD, o.party) ? HOLD : ADMIT;
 	}
-	if (v != ADMIT && !take_slot_freely(target, conf, st, limit_now(conf, st)))
-		v = ADMIT;
-	request_begins(c, st, REQUEST_BUSY);
+	if (v != ADMIT) {
+		admit_freely(target, conf, st, &o);
+		v = o.over;
+	}
+	request_begins(c, st, REQUEST_BUSY, o.party);
 	return v;
 }
 
@@ -153,7 +158,7 @@ static __always_inline bool near_limit(struct target_conf *conf, struct target_s
 	__u64 units = st->units;
 
 	return conf->flags & TARGET_ENFORCE &&
-	       (waiting(units) || conf->pace_interval ||
+	       (waiting(units) || conf->pace_interval || conf->flags & TARGET_PARTIES ||
 		(__u64)in_flight(units) + most_between >= limit_now(conf, st));
 }
 
@@ -191,11 +196,16 @@ static __always_inline int arrive(struct __sk_buff *skb, __u64 netns)
 		if (c && c->per_request)
 			v = request_arrives(skb, c, &key, &s, &r);
 	} else if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		struct origin o = {};
+
 		if (!is_local(skb, &key))
 			return TCX_NEXT;
-		v = syn_arrives(conf, st, &key, s.seq);
+		origin_of(conf, key.target, key.remote, &o);
+		if (o.exempt)
+			return TCX_NEXT;
+		v = syn_arrives(conf, st, &key, s.seq, &o);
 		if (v >= REJECT_LIMIT && conf->flags & TARGET_DROP) {
-			count_refusal(&key, conf, st, v);
+			refuse(&key, conf, st, v, o.party);
 			return TCX_DROP;
 		}
 	} else if (flags & TCP_RST) {

@@ -9,11 +9,12 @@
 #include "arrival.h"
 
 /* Once the gates are open there is a slot for everybody. */
-static __always_inline bool claim_slot(struct target_conf *conf, struct target_state *st)
+static __always_inline bool claim_slot(__u32 target, struct target_conf *conf,
+				       struct target_state *st, __u64 party)
 {
 	if (in_force(conf, bpf_ktime_get_ns()))
-		return try_take_slot(st, conf->tick, limit_now(conf, st), false);
-	take_slot(st, conf->tick, 0);
+		return party_takes(target, conf, st, limit_now(conf, st), party, TAKE_ANY);
+	party_is_in(target, conf, st, party, 0);
 	return true;
 }
 
@@ -30,46 +31,47 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 				     struct pending_key *key, __u32 op)
 {
 	struct hold *h = bpf_map_lookup_elem(&holds, key);
+	struct origin o = {};
+	__u64 now, party;
 	__u32 isn;
-	__u64 now;
 
 	if (!h)
 		return op == CLAIM_WHEN && syn_is_in(conf, key) ? CLAIM_IN : CLAIM_GONE;
 	isn = h->isn;
+	party = o.party = h->party;
 	switch (op) {
 	case CLAIM_WHEN:
 		skb->tstamp = h->release;
 		return CLAIM_OK;
 	case CLAIM_GIVE_UP:
-		if (!drop_hold(key))
-			return CLAIM_GONE;
-		stop_waiting(key->target, st);
-		return CLAIM_OK;
+		return abandon_hold(st, key) ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_DELIVERED:
 		return CLAIM_OK; /* nothing comes behind a SYN */
 	}
 	now = bpf_ktime_get_ns();
 	if (now + RESERVATION_TTL > h->expires + OVERDUE) {
 		/* The agent was away: its client has given up, or come in meanwhile. */
-		if (drop_hold(key))
-			stop_waiting(key->target, st);
+		abandon_hold(st, key);
 		return CLAIM_GONE;
 	}
-	if (!claim_slot(conf, st))
+	if (!claim_slot(key->target, conf, st, party))
 		return CLAIM_FULL;
 	/*
 	 * Reserved before it ceases to wait: sent again in between it would be a
-	 * new one. It may have gone meanwhile: who deletes it has it.
+	 * new one. It may have gone meanwhile: who deletes it has it. For a moment
+	 * it counts twice for its source, once for each of the two records.
 	 */
+	source_admits(key->target, &o, ANY_NUMBER);
 	let_in(key, now, isn);
 	/* If its packet is lost now, the client sends another in about a second. */
-	reserve(conf, st, key, now, RESERVATION_TTL, isn);
+	reserve(conf, st, key, now, RESERVATION_TTL, isn, o.party);
 	if (!drop_hold(key)) {
 		if (drop_pending(st, key))
-			release_slot(key->target, st);
+			release_slot(key->target, st, o.party);
 		return CLAIM_GONE;
 	}
-	__sync_fetch_and_add(&st->units, -ONE_WAITING);
+	has_waited(key->target, st, party);
+	source_leave(party);
 	COUNT(key->target, claimed);
 	return CLAIM_OK;
 }
@@ -91,29 +93,33 @@ static __always_inline int claim_idle(struct __sk_buff *skb, struct target_conf 
 static __always_inline int claim_request(struct __sk_buff *skb, struct target_conf *conf,
 					 struct target_state *st, struct conn *c, __u32 op)
 {
+	__u64 held, party;
+
 	switch (op) {
 	case CLAIM_WHEN:
 		skb->tstamp = c->release;
-		return c->request == REQUEST_HELD ? CLAIM_OK : CLAIM_GONE;
+		return request_of(c) == REQUEST_HELD ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_DELIVERED:
-		return turn(c, REQUEST_GRANTING, REQUEST_BUSY) ? CLAIM_OK : CLAIM_GONE;
+		return turn(c, REQUEST_GRANTING, REQUEST_BUSY, &party) ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_GIVE_UP:
-		if (!turn(c, REQUEST_HELD, REQUEST_NONE))
+		if (!turn(c, REQUEST_HELD, REQUEST_NONE, &party))
 			return CLAIM_GONE;
-		stop_waiting(c->target, st);
+		stop_waiting(c->target, st, party);
 		return CLAIM_OK;
 	}
 	if (op == CLAIM_IDLE)
 		return claim_idle(skb, conf, c);
-	if (c->request != REQUEST_HELD)
+	held = c->request;
+	party = party_of(held);
+	if ((held & REQUEST_STATE) != REQUEST_HELD)
 		return CLAIM_GONE;
-	if (!claim_slot(conf, st))
+	if (!claim_slot(c->target, conf, st, party))
 		return CLAIM_FULL;
-	if (!turn(c, REQUEST_HELD, REQUEST_GRANTING)) {
-		release_slot(c->target, st);
+	if (__sync_val_compare_and_swap(&c->request, held, party | REQUEST_GRANTING) != held) {
+		release_slot(c->target, st, party & PARTY_CLASS); /* its source went with its place */
 		return CLAIM_GONE;
 	}
-	__sync_fetch_and_add(&st->units, -ONE_WAITING);
+	has_waited(c->target, st, party);
 	c->cohort = conf->cohort_epoch; /* admitted now, whenever it came */
 	COUNT(c->target, claimed);
 	COUNT(c->target, requests);

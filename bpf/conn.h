@@ -53,6 +53,25 @@ static __always_inline void conn_answered(struct conn *c, __u64 took)
 		request_answered(c);
 }
 
+/* Takes out of a connection's record what its party has of a slot, to give it back. */
+static __always_inline __u64 untake(struct conn *c)
+{
+	return c->taken ? __sync_lock_test_and_set(&c->taken, 0) : 0;
+}
+
+/* What a connection has is given back; it is not counted any more. */
+static __always_inline void conn_leave(struct conn *c)
+{
+	struct target_state *st = state_of(c->target);
+
+	if (st && c->per_request) {
+		__sync_fetch_and_add(&st->connections, -1);
+	} else if (st) {
+		release_slot(c->target, st, untake(c));
+		COUNT(c->target, finished);
+	}
+}
+
 /*
  * Both ways to the end may run at once on two CPUs; the exchange lets one
  * through. When the server ends it, the last that it sent was its response.
@@ -60,17 +79,10 @@ static __always_inline void conn_answered(struct conn *c, __u64 took)
 static __always_inline void conn_finish(struct conn *c, bool by_server)
 {
 	__u64 now = bpf_ktime_get_ns();
-	struct target_state *st;
 
 	if (!__sync_lock_test_and_set(&c->counted, 0))
 		return;
-	st = state_of(c->target);
-	if (st && c->per_request) {
-		__sync_fetch_and_add(&st->connections, -1);
-	} else if (st) {
-		release_slot(c->target, st);
-		COUNT(c->target, finished);
-	}
+	conn_leave(c);
 	if (signal_of(c->target) == SIGNAL_LIFETIME)
 		sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
@@ -108,10 +120,11 @@ static __always_inline __u32 cohort_of(struct target_conf *conf, struct pending_
 }
 
 /* Where requests are counted, a connection holds no slot. */
-static __always_inline void conn_open_free(__u32 target, struct target_state *st, bool reserved)
+static __always_inline void conn_open_free(__u32 target, struct target_state *st, bool reserved,
+					   __u64 party)
 {
 	if (reserved)
-		release_slot(target, st);
+		release_slot(target, st, party);
 	__sync_fetch_and_add(&st->connections, 1);
 }
 
@@ -125,6 +138,7 @@ static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct con
 					    struct target_conf *conf, struct target_state *st)
 {
 	void *data = (void *)(long)ctx->skb_data;
+	struct origin o = { .party = c->party, .limit = c->most };
 	__u32 len = ctx->skb_len, header;
 
 	if (data + TCP_HEADER > (void *)(long)ctx->skb_data_end)
@@ -137,8 +151,25 @@ static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct con
 	c->asked = c->opened;
 	if (!c->per_request)
 		return;
-	take_slot_freely(c->target, conf, st, limit_now(conf, st));
-	request_begins(c, st, REQUEST_BUSY);
+	admit_freely(c->target, conf, st, &o);
+	request_begins(c, st, REQUEST_BUSY, o.party);
+}
+
+/* What the party of a handshake is to give back. */
+static __always_inline __u64 party_of_pending(struct pending_key *key)
+{
+	struct pending *p = bpf_map_lookup_elem(&pendings, key);
+
+	return p ? p->party : 0;
+}
+
+/* A slot for a connection that is there already, and what its party has of it. */
+static __always_inline __u64 conn_take(__u32 target, struct target_conf *conf, struct target_state *st,
+				       struct origin *o)
+{
+	source_admits(target, o, ANY_NUMBER);
+	party_is_in(target, conf, st, o->party, 0);
+	return o->party;
 }
 
 static __always_inline void conn_open(struct bpf_sock_ops *ctx)
@@ -146,9 +177,11 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
 	struct pending_key key = {};
 	struct bpf_sock *sk = ctx->sk;
+	struct origin o = {};
 	struct target_state *st;
 	struct target_conf *conf;
 	__u32 target, cohort;
+	__u64 party = 0;
 	struct conn *c;
 	bool reserved;
 
@@ -161,26 +194,38 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 		return;
 
 	sockops_key(ctx, target, &key);
+	origin_of(conf, target, key.remote, &o);
 	cohort = cohort_of(conf, &key);
+	if (conf->flags & TARGET_PARTIES)
+		party = party_of_pending(&key);
 	reserved = drop_pending(st, &key);
 	/* A SYN that was sent again may wait while an earlier one is answered. */
-	if (waiting(st->units) && drop_hold(&key))
-		stop_waiting(target, st);
+	if (waiting(st->units))
+		abandon_hold(st, &key);
+	if (o.exempt) {
+		if (reserved) /* it was not, when its SYN came */
+			release_slot(target, st, party);
+		COUNT(target, exempted);
+		return;
+	}
 
 	c = bpf_sk_storage_get(&conns, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!c) {
 		/* Out of memory: better not counted than counted for ever. */
 		if (reserved)
-			release_slot(target, st);
+			release_slot(target, st, party);
 		COUNT(target, conn_full);
 		return;
 	}
+	c->party = o.party;
+	c->most = o.limit;
 	if (conf->flags & TARGET_REQUEST) {
-		conn_open_free(target, st, reserved);
+		conn_open_free(target, st, reserved, party);
 	} else if (reserved) {
+		c->taken = party;
 		COUNT(target, converted);
 	} else {
-		take_slot(st, conf->tick, 0);
+		c->taken = conn_take(target, conf, st, &o);
 		COUNT(target, unreserved);
 	}
 
@@ -229,7 +274,7 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 	if (!c || !c->counted)
 		return;
 	if (state == BPF_TCP_CLOSE && held_by_application((struct sock *)bpf_skc_to_tcp_sock(sk))) {
-		if (c->request == REQUEST_HELD)
+		if (request_of(c) == REQUEST_HELD)
 			request_finish(c); /* the client has given up, and nobody works on it */
 		return;
 	}

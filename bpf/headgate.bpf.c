@@ -2,6 +2,8 @@
 /*
  * headgate's programs, one for each hook. What they do is in the headers:
  *   slots.h    how many are in flight, how many wait?
+ *   source.h   who is it, and how many of its kind are here?
+ *   class.h    what of the limit is its class's own?
  *   pace.h     when is the next one due?
  *   admit.h    may this arrival come in?
  *   event.h    who is refused, for people to read?

@@ -39,7 +39,16 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct in6_addr {
+	union {
+		__u32 u6_addr32[4];
+	} in6_u;
+} CORE;
+
 struct sock_common {
+	__u32 skc_daddr;
+	struct in6_addr skc_v6_daddr;
+	unsigned short skc_family;
 	__u16 skc_num;
 	volatile unsigned char skc_state;
 	possible_net_t skc_net;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every map has one writer: the agent (ports, confs) or the programs
+ * Every map has one writer: the agent (ports, confs, policies, sources) or the programs
  * (all others), so that no read-modify-write of one loses an update of the
  * other. Sizes of the per-target maps are set by the loader.
  */
@@ -11,6 +11,8 @@
 #include "types.h"
 
 #define TARGETS 64
+
+#define EEXIST 17
 
 /* Which target a (namespace, port) is. A power of two, a quarter full at most. */
 #define PORTS (4 * TARGETS)
@@ -109,6 +111,38 @@ struct {
 	__type(key, int);
 	__type(value, struct conn);
 } conns SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct policy);
+} policies SEC(".maps");
+
+/* All targets' prefixes: memory is taken by those that there are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct source_key);
+	__type(value, struct source);
+} sources SEC(".maps");
+
+/* How many units of each source are here: only of sources that have one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u64);
+} source_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct parts);
+} classes SEC(".maps");
 
 /* When the expired reservations were last looked for, ns. */
 struct {

@@ -106,7 +106,7 @@ static __always_inline void tally_conn(struct conn *c, struct sock *sk)
 		t->connections++;
 	if (c->resting)
 		t->idle++;
-	switch (c->request) {
+	switch (request_of(c)) {
 	case REQUEST_HELD:
 		t->waiting++;
 		break;

@@ -11,25 +11,44 @@
 
 #include "admit.h"
 
-static __always_inline bool turn(struct conn *c, __u32 from, __u32 to)
+/*
+ * State and party are one word of the connection's record: whoever changes the
+ * state has what is to be given back, or to go on.
+ */
+static __always_inline __u32 request_of(struct conn *c)
 {
-	return __sync_val_compare_and_swap(&c->request, from, to) == from;
+	return c->request & REQUEST_STATE;
+}
+
+static __always_inline __u64 party_of(__u64 request)
+{
+	return request & ~(__u64)REQUEST_STATE;
+}
+
+/* Sets *party where it is the one that makes this turn. */
+static __always_inline bool turn(struct conn *c, __u32 from, __u32 to, __u64 *party)
+{
+	__u64 was = c->request;
+
+	*party = party_of(was);
+	return (was & REQUEST_STATE) == from &&
+	       __sync_val_compare_and_swap(&c->request, was, to ? *party | to : REQUEST_NONE) == was;
 }
 
 /* The request is over, or will never be: its slot or its place goes to another. */
 static __always_inline void request_finish(struct conn *c)
 {
 	struct target_state *st = state_of(c->target);
-	__u32 was;
+	__u64 was;
 
 	c->answering = ANSWER_NONE;
 	was = __sync_lock_test_and_set(&c->request, REQUEST_NONE);
-	if (!st)
+	if (!st || was == REQUEST_NONE)
 		return;
-	if (was == REQUEST_HELD) {
-		stop_waiting(c->target, st);
-	} else if (was != REQUEST_NONE) {
-		release_slot(c->target, st);
+	if ((was & REQUEST_STATE) == REQUEST_HELD) {
+		stop_waiting(c->target, st, party_of(was));
+	} else {
+		release_slot(c->target, st, party_of(was));
 		COUNT(c->target, finished);
 	}
 }
@@ -39,13 +58,14 @@ static __always_inline void request_finish(struct conn *c)
  * been faster on another CPU, and the connection may have ended meanwhile:
  * then it is given back.
  */
-static __always_inline bool request_begins(struct conn *c, struct target_state *st, __u32 state)
+static __always_inline bool request_begins(struct conn *c, struct target_state *st, __u32 state,
+					   __u64 party)
 {
-	if (!turn(c, REQUEST_NONE, state)) {
+	if (__sync_val_compare_and_swap(&c->request, REQUEST_NONE, party | state) != REQUEST_NONE) {
 		if (state == REQUEST_HELD)
-			stop_waiting(c->target, st);
+			stop_waiting(c->target, st, party);
 		else
-			release_slot(c->target, st);
+			release_slot(c->target, st, party);
 		return false;
 	}
 	if (state == REQUEST_HELD)
@@ -63,9 +83,11 @@ static __always_inline bool request_begins(struct conn *c, struct target_state *
 static __always_inline void request_bypass(struct conn *c, struct target_conf *conf,
 					   struct target_state *st)
 {
-	if (!turn(c, REQUEST_HELD, REQUEST_BUSY))
+	__u64 party;
+
+	if (!turn(c, REQUEST_HELD, REQUEST_BUSY, &party))
 		return;
-	take_slot(st, conf->tick, -ONE_WAITING);
+	party_is_in(c->target, conf, st, party, -ONE_WAITING);
 	COUNT(c->target, bypassed);
 	COUNT(c->target, requests);
 }
@@ -77,7 +99,7 @@ static __always_inline void request_answered(struct conn *c)
 
 	if (!conf || !(conf->flags & TARGET_IDLE))
 		request_finish(c);
-	else if (c->request != REQUEST_NONE && !c->answering)
+	else if (request_of(c) != REQUEST_NONE && !c->answering)
 		c->answering = ANSWER_BEGUN;
 }
 

@@ -78,7 +78,7 @@ static __always_inline bool key_of_packet(struct __sk_buff *skb, struct pending_
 }
 
 /* A request is let in over the limit. */
-static __always_inline void tell_segment(struct __sk_buff *skb, struct conn *c)
+static __always_inline void tell_segment(struct __sk_buff *skb, struct conn *c, enum verdict v)
 {
 	struct target_conf *conf = conf_of(c->target);
 	struct target_state *st = state_of(c->target);
@@ -87,7 +87,7 @@ static __always_inline void tell_segment(struct __sk_buff *skb, struct conn *c)
 	if (!conf || !st || !may_tell(conf, st) || !key_of_packet(skb, &key, false))
 		return;
 	key.target = c->target;
-	tell(&key, REJECT_LIMIT, true);
+	tell(&key, v, true);
 }
 
 static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, struct received *r)
@@ -99,10 +99,13 @@ static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, st
 		return;
 	c->in_end = s.seq + s.len;
 	if (c->per_request) {
-		if ((c->request == REQUEST_HELD || after(c->in_end, c->arrived_end)) &&
-		    request_arrives(skb, c, NULL, &s, r) == REJECT_LIMIT)
-			tell_segment(skb, c);
-		if (c->request == REQUEST_NONE)
+		enum verdict v = ADMIT;
+
+		if (request_of(c) == REQUEST_HELD || after(c->in_end, c->arrived_end))
+			v = request_arrives(skb, c, NULL, &s, r);
+		if (v >= REJECT_LIMIT)
+			tell_segment(skb, c, v);
+		if (request_of(c) == REQUEST_NONE)
 			return;
 	} else if (!is_request(skb, c, &s)) {
 		return;

@@ -93,14 +93,6 @@ static __always_inline void wake(__u32 target)
 	bpf_ringbuf_output(&wakes, &w, offsetof(struct wake, key), 0);
 }
 
-static __always_inline void release_slot(__u32 target, struct target_state *st)
-{
-	__u64 was = __sync_fetch_and_add(&st->units, -1ULL);
-
-	if (waiting(was))
-		wake(target);
-}
-
 /* A place among those that wait, unless max wait already. */
 static __always_inline bool try_wait(struct target_state *st, __u32 max)
 {
@@ -116,15 +108,6 @@ static __always_inline bool try_wait(struct target_state *st, __u32 max)
 			return true;
 	}
 	return false;
-}
-
-/* One that waited has given up. Those behind it may find a free slot now. */
-static __always_inline void stop_waiting(__u32 target, struct target_state *st)
-{
-	__u64 was = __sync_fetch_and_add(&st->units, -ONE_WAITING);
-
-	if (waiting(was) > 1)
-		wake(target);
 }
 
 static __always_inline __u32 limit_now(struct target_conf *conf, struct target_state *st)

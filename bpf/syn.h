@@ -21,35 +21,44 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 {
 	__u32 target = key->target;
 	__u64 now = clock_for(conf);
-	__u64 release;
+	struct origin o = {};
+	struct hold *held;
 	enum verdict v;
 
+	origin_of(conf, target, key->remote, &o);
+	if (o.exempt)
+		return true;
 	/*
 	 * It passed a device, is sent again, or is the ACK that answers a SYN
 	 * cookie? Then it has its slot. Where there are enough, and no pace, it
 	 * does not matter if that is noticed only in reserve(); at the last one
 	 * it would keep another out.
 	 */
-	if (st->pending && (conf->flags & TARGET_INGRESS || conf->pace_interval ||
+	if (st->pending && (conf->flags & (TARGET_INGRESS | TARGET_PARTIES) || conf->pace_interval ||
 			    in_flight(st->units) + 1 >= limit_now(conf, st))) {
 		if (bpf_map_lookup_elem(&pendings, key))
 			return true;
 		if (in_flight(st->units) >= limit_now(conf, st))
 			sweep(now);
 	}
-	if (waiting(st->units) && drop_hold(key)) {
-		/* Nobody was there to hold it. */
-		COUNT(target, bypassed);
-		take_slot(st, conf->tick, -ONE_WAITING);
-		reserve(conf, st, key, now, PROVISIONAL_TTL, 0);
-		return true;
+	held = waiting(st->units) ? bpf_map_lookup_elem(&holds, key) : NULL;
+	if (held) {
+		__u64 party = held->party;
+
+		if (drop_hold(key)) {
+			/* Nobody was there to hold it. */
+			COUNT(target, bypassed);
+			party_is_in(target, conf, st, party, -ONE_WAITING);
+			reserve(conf, st, key, now, PROVISIONAL_TTL, 0, party);
+			return true;
+		}
 	}
-	v = admit(key, conf, st, now, 0, &release);
+	v = admit(key, conf, st, now, 0, &o);
 	if (v != ADMIT) {
-		count_refusal(key, conf, st, v);
+		refuse(key, conf, st, v, o.party);
 		return false;
 	}
-	reserve(conf, st, key, now, PROVISIONAL_TTL, 0);
+	reserve(conf, st, key, now, PROVISIONAL_TTL, 0, o.party);
 	return true;
 }
 
@@ -58,7 +67,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
  * to the same verdict and has the kernel send one.
  */
 static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct target_state *st,
-						struct pending_key *key, __u32 isn)
+						struct pending_key *key, __u32 isn, struct origin *o)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 target = key->target;
@@ -84,13 +93,15 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 	if (st->pending && in_flight(st->units) >= limit_now(conf, st))
 		sweep(now);
 
-	v = admit(key, conf, st, now, conf->max_waiting, &h.release);
+	v = admit(key, conf, st, now, conf->max_waiting, o);
 	if (v == ADMIT) {
-		reserve(conf, st, key, now, PROVISIONAL_TTL, isn);
+		reserve(conf, st, key, now, PROVISIONAL_TTL, isn, o->party);
 	} else if (v == HOLD) {
+		h.party = o->party;
+		h.release = o->release;
 		h.expires = (h.release ? h.release : now) + conf->max_wait + RESERVATION_TTL;
 		if (bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST)) {
-			stop_waiting(target, st);
+			stop_waiting(target, st, o->party);
 			COUNT(target, hold_full);
 			return REJECT_LIMIT;
 		}
@@ -130,10 +141,8 @@ static __always_inline void syn_reset(struct target_state *st, struct pending_ke
 	if (!st->pending)
 		return;
 	p = bpf_map_lookup_elem(&pendings, key);
-	if (!p || !p->isn || seq != p->isn + 1 || !drop_pending(st, key))
-		return;
-	release_slot(key->target, st);
-	COUNT(key->target, expired);
+	if (p && p->isn && seq == p->isn + 1)
+		abandon_pending(st, key, p);
 }
 
 #endif

@@ -38,6 +38,8 @@ enum target_flags {
 	TARGET_REQUEST = 1 << 2, /* the unit is a request, not a connection */
 	TARGET_DROP = 1 << 3,    /* refuse by silence, not by a reset */
 	TARGET_IDLE = 1 << 4,    /* a request ends when the output is idle, not at its first byte */
+	TARGET_SOURCES = 1 << 5, /* where a unit comes from matters */
+	TARGET_PARTIES = 1 << 6, /* and not only for who is exempt; or it once did */
 };
 
 enum signal {
@@ -111,6 +113,9 @@ struct target_counters {
 	__u64 hold_full;    /* no room to hold one more */
 	__u64 doubtful;     /* requests that may have had their response: a sweep will tell */
 	__u64 untold;       /* responses whose begin the agent could not be told: the same */
+	__u64 rejected_source; /* as many of their source were here as may be */
+	__u64 source_full;  /* no room to count one more source: let in uncounted by it */
+	__u64 exempted;     /* connections that were let in uncounted, for their source is exempt */
 	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
 	__u64 events_lost;  /* refusals that there was no room to tell of */
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
@@ -135,6 +140,7 @@ struct pending {
 	__u64 expires; /* CLOCK_MONOTONIC, ns */
 	__u32 cohort;  /* epoch that gathered when the SYN was admitted */
 	__u32 isn;     /* the SYN's sequence number, of one that a device has seen; else 0 */
+	__u64 party;   /* see source.h */
 };
 
 /* A SYN that waits. */
@@ -144,6 +150,7 @@ struct hold {
 	__u64 interval; /* of the pace that gave it, ns */
 	__u32 isn;     /* its sequence number */
 	__u32 pad;
+	__u64 party;   /* see source.h */
 };
 
 enum wake_kind {
@@ -169,7 +176,7 @@ struct wake {
 };
 
 /* What becomes of an arrival. */
-enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE };
+enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE, REJECT_SOURCE };
 
 /* A refusal that the agent is told of. */
 struct event {
@@ -207,14 +214,16 @@ enum claim_result {
 	CLAIM_IN,   /* it does not wait, for it has a slot or needs none */
 };
 
-/* It is held only for the agent to refuse it: its pace slot is too far off. */
+/* It is held only for the agent to refuse it: its pace slot is too far off, or its source has too many here. */
 #define RELEASE_NEVER 0x7fffffffffffffffULL
+#define RELEASE_SOURCE (RELEASE_NEVER - 1)
 
 enum request_state {
 	REQUEST_NONE,
-	REQUEST_HELD,     /* it waits */
-	REQUEST_GRANTING, /* it has a slot; what came behind it is still on its way */
-	REQUEST_BUSY,     /* the application has it */
+	REQUEST_HELD = 1 << 4,     /* it waits */
+	REQUEST_GRANTING = 2 << 4, /* it has a slot; what came behind it is still on its way */
+	REQUEST_BUSY = 3 << 4,     /* the application has it */
+	REQUEST_STATE = 3 << 4,    /* the bits that say so */
 };
 
 enum answering {
@@ -238,14 +247,73 @@ struct conn {
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */
 	__u64 first;     /* from then to output that may be tickets, ns; 0: none */
 
+	/* Where it comes from, see source.h. */
+	__u64 party;     /* of its units */
+	__u64 taken;     /* of the connection, where it is the unit: to be given back */
+
 	/* With the unit request. */
+	__u64 request;     /* enum request_state, and the party of the request */
 	__u32 per_request; /* 1: this is one, and counted says nothing of a slot */
-	__u32 request;     /* enum request_state */
+	__u32 most;        /* units of its source */
 	__u32 arrived_end; /* like in_end, before what is held */
 	__u32 answering;   /* with TARGET_IDLE: enum answering */
 	__u64 arrived;     /* when a held request came, ns */
 	__u64 release;     /* its pace slot, ns; 0: none */
 	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
+};
+
+/*
+ * How many classes there can be: 0 is none, 1 all sources that no other has. A
+ * party has four bits for it, and two that a request has for its state.
+ */
+#define CLASSES 16
+#define CLASS_OTHERS 1
+
+/* What a target makes of sources. Written by the agent. */
+struct policy {
+	__u64 seed;         /* of the keys that sources are counted under */
+	__u32 source_limit; /* most units of a source in flight or waiting; 0: any number */
+	__u32 mask4;        /* of a source's address, network byte order */
+	__u32 mask6[4];
+	__u32 classes;      /* 0: none */
+	__u32 generation;   /* changes with the shares */
+	__u32 share[CLASSES]; /* of the limit, in 2^-SHARE_BITS */
+};
+
+struct address {
+	__u32 word[4]; /* IPv4 v4-mapped */
+};
+
+/* A prefix of the addresses of a target's clients. */
+struct source_key {
+	__u32 length; /* of target and address that count, bits */
+	__u32 target;
+	struct address address;
+};
+
+/* What is known of it, with all that prefixes around it say. Written by the agent. */
+struct source {
+	__u64 range; /* what its units are counted under, all together */
+	__u32 limit; /* most of them; 0: each source is counted by itself */
+	__u32 class; /* 0: of none */
+	__u32 exempt;
+	__u32 pad;
+};
+
+struct class_state {
+	__s32 own;     /* units in the part that is its own */
+	__s32 free;    /* units in the free part */
+	__s32 waiting; /* units that are held */
+	__u32 pad;
+	__u64 rejected;
+};
+
+/* The classes of a target. Written by the programs. */
+struct parts {
+	__u64 balanced; /* the shares (high half) and the limit (low half) that the parts are for */
+	__s32 room;     /* size of the free part */
+	__s32 free;     /* units in it */
+	struct class_state class[CLASSES];
 };
 
 #endif

@@ -118,7 +118,9 @@ func (t *target) countRefusals() {
 	t.told.refusals = n
 }
 
-func refusedOf(r loader.Reading) uint64 { return r.Rejected + r.RejectedPace + r.WouldReject }
+func refusedOf(r loader.Reading) uint64 {
+	return r.Rejected + r.RejectedPace + r.RejectedSource + r.WouldReject
+}
 
 // meterRefusals is called once a second.
 func (t *target) meterRefusals() {

@@ -246,7 +246,14 @@ func (w waitingRoom) Held(f pace.Flow, device uint32) (pace.Hold, pace.Standing,
 	case loader.In:
 		standing = pace.HasSlot
 	}
-	return pace.Hold{Release: release, Refused: release == loader.Never}, standing, err
+	hold := pace.Hold{Release: release}
+	switch release {
+	case loader.Never:
+		hold.Refused = pace.RefusedPace
+	case loader.NotSource:
+		hold.Refused = pace.RefusedSource
+	}
+	return hold, standing, err
 }
 
 func (w waitingRoom) Claim(f pace.Flow, device uint32) (pace.Outcome, error) {

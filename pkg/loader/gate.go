@@ -83,7 +83,10 @@ type Gate struct {
 	nextID uint32 // where a free number is looked for
 	ports  *portTable
 	read   *readBuffers
-	fresh  bool // the maps are ours, not a predecessor's
+
+	sources sources
+
+	fresh bool // the maps are ours, not a predecessor's
 }
 
 // Open loads the programs and takes over the maps of a predecessor, or makes
@@ -128,6 +131,9 @@ func Open(o Options) (_ *Gate, err error) {
 	g.read = newReadBuffers(int(g.maps[headgateMapStates].MaxEntries()))
 	g.ports = &portTable{m: g.maps[headgateMapPorts]}
 	if g.ids, err = g.ports.read(); err != nil {
+		return nil, err
+	}
+	if err := g.readSources(); err != nil {
 		return nil, err
 	}
 	return g, nil

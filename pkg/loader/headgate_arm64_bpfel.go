@@ -42,8 +42,11 @@ type headgateConn struct {
 	Opened     uint64
 	Asked      uint64
 	First      uint64
+	Party      uint64
+	Taken      uint64
+	Request    uint64
 	PerRequest uint32
-	Request    uint32
+	Most       uint32
 	ArrivedEnd uint32
 	Answering  uint32
 	Arrived    uint64
@@ -84,6 +87,22 @@ type headgateHold struct {
 	Interval uint64
 	Isn      uint32
 	Pad      uint32
+	Party    uint64
+}
+
+type headgateParts struct {
+	_        structs.HostLayout
+	Balanced uint64
+	Room     int32
+	Free     int32
+	Class    [16]struct {
+		_        structs.HostLayout
+		Own      int32
+		Free     int32
+		Waiting  int32
+		Pad      uint32
+		Rejected uint64
+	}
 }
 
 type headgatePending struct {
@@ -91,6 +110,7 @@ type headgatePending struct {
 	Expires uint64
 	Cohort  uint32
 	Isn     uint32
+	Party   uint64
 }
 
 type headgatePendingKey struct {
@@ -100,6 +120,17 @@ type headgatePendingKey struct {
 	Target     uint32
 	RemotePort uint16
 	LocalPort  uint16
+}
+
+type headgatePolicy struct {
+	_           structs.HostLayout
+	Seed        uint64
+	SourceLimit uint32
+	Mask4       uint32
+	Mask6       [4]uint32
+	Classes     uint32
+	Generation  uint32
+	Share       [16]uint32
 }
 
 type headgatePort struct {
@@ -118,6 +149,25 @@ const (
 	headgateSignalSIGNAL_LIFETIME  headgateSignal = 3
 	headgateSignalSIGNALS          headgateSignal = 4
 )
+
+type headgateSource struct {
+	_      structs.HostLayout
+	Range  uint64
+	Limit  uint32
+	Class  uint32
+	Exempt uint32
+	Pad    uint32
+}
+
+type headgateSourceKey struct {
+	_       structs.HostLayout
+	Length  uint32
+	Target  uint32
+	Address struct {
+		_    structs.HostLayout
+		Word [4]uint32
+	}
+}
 
 type headgateTally struct {
 	_           structs.HostLayout
@@ -151,30 +201,33 @@ type headgateTargetConf struct {
 }
 
 type headgateTargetCounters struct {
-	_            structs.HostLayout
-	Converted    uint64
-	Unreserved   uint64
-	Adopted      uint64
-	Finished     uint64
-	Expired      uint64
-	Rejected     uint64
-	WouldReject  uint64
-	PendingFull  uint64
-	ConnFull     uint64
-	Unadoptable  uint64
-	Requests     uint64
-	Held         uint64
-	Claimed      uint64
-	Bypassed     uint64
-	RejectedPace uint64
-	HoldFull     uint64
-	Doubtful     uint64
-	Untold       uint64
-	Rested       uint64
-	EventsLost   uint64
-	Woken        uint64
-	Samples      [4]uint64
-	Sum          [4]uint64
+	_              structs.HostLayout
+	Converted      uint64
+	Unreserved     uint64
+	Adopted        uint64
+	Finished       uint64
+	Expired        uint64
+	Rejected       uint64
+	WouldReject    uint64
+	PendingFull    uint64
+	ConnFull       uint64
+	Unadoptable    uint64
+	Requests       uint64
+	Held           uint64
+	Claimed        uint64
+	Bypassed       uint64
+	RejectedPace   uint64
+	HoldFull       uint64
+	Doubtful       uint64
+	Untold         uint64
+	RejectedSource uint64
+	SourceFull     uint64
+	Exempted       uint64
+	Rested         uint64
+	EventsLost     uint64
+	Woken          uint64
+	Samples        [4]uint64
+	Sum            [4]uint64
 }
 
 type headgateTargetFlags uint32
@@ -185,6 +238,8 @@ const (
 	headgateTargetFlagsTARGET_REQUEST headgateTargetFlags = 4
 	headgateTargetFlagsTARGET_DROP    headgateTargetFlags = 8
 	headgateTargetFlagsTARGET_IDLE    headgateTargetFlags = 16
+	headgateTargetFlagsTARGET_SOURCES headgateTargetFlags = 32
+	headgateTargetFlagsTARGET_PARTIES headgateTargetFlags = 64
 )
 
 type headgateTargetState struct {
@@ -203,10 +258,11 @@ type headgateTargetState struct {
 type headgateVerdict uint32
 
 const (
-	headgateVerdictADMIT        headgateVerdict = 0
-	headgateVerdictHOLD         headgateVerdict = 1
-	headgateVerdictREJECT_LIMIT headgateVerdict = 2
-	headgateVerdictREJECT_PACE  headgateVerdict = 3
+	headgateVerdictADMIT         headgateVerdict = 0
+	headgateVerdictHOLD          headgateVerdict = 1
+	headgateVerdictREJECT_LIMIT  headgateVerdict = 2
+	headgateVerdictREJECT_PACE   headgateVerdict = 3
+	headgateVerdictREJECT_SOURCE headgateVerdict = 4
 )
 
 // Names of all BPF objects in the ELF.
@@ -214,6 +270,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	headgateMapClaims           = "claims"
+	headgateMapClasses          = "classes"
 	headgateMapCohorts          = "cohorts"
 	headgateMapConfs            = "confs"
 	headgateMapConns            = "conns"
@@ -222,7 +279,10 @@ const (
 	headgateMapHistograms       = "histograms"
 	headgateMapHolds            = "holds"
 	headgateMapPendings         = "pendings"
+	headgateMapPolicies         = "policies"
 	headgateMapPorts            = "ports"
+	headgateMapSourceCounts     = "source_counts"
+	headgateMapSources          = "sources"
 	headgateMapStates           = "states"
 	headgateMapSweeps           = "sweeps"
 	headgateMapTallies          = "tallies"
@@ -308,20 +368,24 @@ type headgateProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateMapSpecs struct {
-	Claims     *ebpf.MapSpec `ebpf:"claims"`
-	Cohorts    *ebpf.MapSpec `ebpf:"cohorts"`
-	Confs      *ebpf.MapSpec `ebpf:"confs"`
-	Conns      *ebpf.MapSpec `ebpf:"conns"`
-	Counters   *ebpf.MapSpec `ebpf:"counters"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Histograms *ebpf.MapSpec `ebpf:"histograms"`
-	Holds      *ebpf.MapSpec `ebpf:"holds"`
-	Pendings   *ebpf.MapSpec `ebpf:"pendings"`
-	Ports      *ebpf.MapSpec `ebpf:"ports"`
-	States     *ebpf.MapSpec `ebpf:"states"`
-	Sweeps     *ebpf.MapSpec `ebpf:"sweeps"`
-	Tallies    *ebpf.MapSpec `ebpf:"tallies"`
-	Wakes      *ebpf.MapSpec `ebpf:"wakes"`
+	Claims       *ebpf.MapSpec `ebpf:"claims"`
+	Classes      *ebpf.MapSpec `ebpf:"classes"`
+	Cohorts      *ebpf.MapSpec `ebpf:"cohorts"`
+	Confs        *ebpf.MapSpec `ebpf:"confs"`
+	Conns        *ebpf.MapSpec `ebpf:"conns"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Histograms   *ebpf.MapSpec `ebpf:"histograms"`
+	Holds        *ebpf.MapSpec `ebpf:"holds"`
+	Pendings     *ebpf.MapSpec `ebpf:"pendings"`
+	Policies     *ebpf.MapSpec `ebpf:"policies"`
+	Ports        *ebpf.MapSpec `ebpf:"ports"`
+	SourceCounts *ebpf.MapSpec `ebpf:"source_counts"`
+	Sources      *ebpf.MapSpec `ebpf:"sources"`
+	States       *ebpf.MapSpec `ebpf:"states"`
+	Sweeps       *ebpf.MapSpec `ebpf:"sweeps"`
+	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
+	Wakes        *ebpf.MapSpec `ebpf:"wakes"`
 }
 
 // headgateVariableSpecs contains global variables before they are loaded into the kernel.
@@ -355,25 +419,30 @@ func (o *headgateObjects) Close() error {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateMaps struct {
-	Claims     *ebpf.Map `ebpf:"claims"`
-	Cohorts    *ebpf.Map `ebpf:"cohorts"`
-	Confs      *ebpf.Map `ebpf:"confs"`
-	Conns      *ebpf.Map `ebpf:"conns"`
-	Counters   *ebpf.Map `ebpf:"counters"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Histograms *ebpf.Map `ebpf:"histograms"`
-	Holds      *ebpf.Map `ebpf:"holds"`
-	Pendings   *ebpf.Map `ebpf:"pendings"`
-	Ports      *ebpf.Map `ebpf:"ports"`
-	States     *ebpf.Map `ebpf:"states"`
-	Sweeps     *ebpf.Map `ebpf:"sweeps"`
-	Tallies    *ebpf.Map `ebpf:"tallies"`
-	Wakes      *ebpf.Map `ebpf:"wakes"`
+	Claims       *ebpf.Map `ebpf:"claims"`
+	Classes      *ebpf.Map `ebpf:"classes"`
+	Cohorts      *ebpf.Map `ebpf:"cohorts"`
+	Confs        *ebpf.Map `ebpf:"confs"`
+	Conns        *ebpf.Map `ebpf:"conns"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Histograms   *ebpf.Map `ebpf:"histograms"`
+	Holds        *ebpf.Map `ebpf:"holds"`
+	Pendings     *ebpf.Map `ebpf:"pendings"`
+	Policies     *ebpf.Map `ebpf:"policies"`
+	Ports        *ebpf.Map `ebpf:"ports"`
+	SourceCounts *ebpf.Map `ebpf:"source_counts"`
+	Sources      *ebpf.Map `ebpf:"sources"`
+	States       *ebpf.Map `ebpf:"states"`
+	Sweeps       *ebpf.Map `ebpf:"sweeps"`
+	Tallies      *ebpf.Map `ebpf:"tallies"`
+	Wakes        *ebpf.Map `ebpf:"wakes"`
 }
 
 func (m *headgateMaps) Close() error {
 	return _HeadgateClose(
 		m.Claims,
+		m.Classes,
 		m.Cohorts,
 		m.Confs,
 		m.Conns,
@@ -382,7 +451,10 @@ func (m *headgateMaps) Close() error {
 		m.Histograms,
 		m.Holds,
 		m.Pendings,
+		m.Policies,
 		m.Ports,
+		m.SourceCounts,
+		m.Sources,
 		m.States,
 		m.Sweeps,
 		m.Tallies,

@@ -95,9 +95,11 @@ func (c *Claimer) Close() error {
 	return err
 }
 
-// Never is the release of a unit that is to be refused: its pace slot is too
-// far off.
-const Never = time.Duration(math.MaxInt64)
+// The releases of units that are to be refused.
+const (
+	Never     = time.Duration(math.MaxInt64) // its pace slot is too far off
+	NotSource = Never - 1                    // as many of its source are here as may be
+)
 
 // Unit is what is asked about: a SYN, or a request on a connection.
 type Unit struct {

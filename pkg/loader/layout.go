@@ -42,9 +42,8 @@ func describe(b *strings.Builder, path string, t btf.Type, offset uint32) {
 			return
 		}
 		size, _ := btf.Sizeof(t.Type)
-		for i := range t.Nelems {
-			describe(b, fmt.Sprintf("%s[%d]", path, i), t.Type, offset+i*uint32(size))
-		}
+		fmt.Fprintf(b, "%s: %d of %d bytes at %d\n", path, t.Nelems, size, offset)
+		describe(b, path+"[0]", t.Type, offset) // all are alike
 	default:
 		size, _ := btf.Sizeof(t)
 		fmt.Fprintf(b, "%s: %d bytes at %d\n", path, size, offset)

@@ -42,6 +42,10 @@ func shared() map[string]reflect.Type {
 		"event":           reflect.TypeFor[headgateEvent](),
 		"tally":           reflect.TypeFor[headgateTally](),
 		"correction":      reflect.TypeFor[headgateCorrection](),
+		"policy":          reflect.TypeFor[headgatePolicy](),
+		"source_key":      reflect.TypeFor[headgateSourceKey](),
+		"source":          reflect.TypeFor[headgateSource](),
+		"parts":           reflect.TypeFor[headgateParts](),
 	}
 }
 

@@ -22,6 +22,8 @@ func sizes(targets uint32) map[string]uint32 {
 		headgateMapCounters:   targets,
 		headgateMapTallies:    targets,
 		headgateMapHistograms: targets * uint32(headgateSignalSIGNALS),
+		headgateMapPolicies:   targets,
+		headgateMapClasses:    targets,
 	}
 }
 

@@ -18,13 +18,15 @@ type Reason string
 
 // The reasons of the programs.
 const (
-	ReasonLimit Reason = "limit" // as many are in flight, or wait, as may
-	ReasonPace  Reason = "pace"  // its turn in the pace is too far off
+	ReasonLimit  Reason = "limit"  // as many are in flight, or wait, as may
+	ReasonPace   Reason = "pace"   // its turn in the pace is too far off
+	ReasonSource Reason = "source" // as many of its source are here as may be
 )
 
 var reasons = map[headgateVerdict]Reason{
-	headgateVerdictREJECT_LIMIT: ReasonLimit,
-	headgateVerdictREJECT_PACE:  ReasonPace,
+	headgateVerdictREJECT_LIMIT:  ReasonLimit,
+	headgateVerdictREJECT_PACE:   ReasonPace,
+	headgateVerdictREJECT_SOURCE: ReasonSource,
 }
 
 // Refusal is somebody who was refused.

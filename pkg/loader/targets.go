@@ -80,14 +80,18 @@ type Reading struct {
 	ConnFull    uint64 // not counted, for lack of memory
 	Unadoptable uint64 // older connections that could not be followed
 
-	RejectedPace uint64 // their pace slot was too far off
-	Held         uint64 // units that had to wait
-	Claimed      uint64 // of these, those that got a slot
-	Doubtful     uint64 // requests that may have had their response: [Gate.Adopt] tells, a second later
-	Untold       uint64 // responses whose begin was not told, see [Wakes]: the same, once they are idle
-	Bypassed     uint64 // of these, those that came in with no agent there
-	HoldFull     uint64 // not held for lack of room
-	EventsLost   uint64 // refusals that there was no room to tell of, see [Refusals]
+	RejectedPace   uint64 // their pace slot was too far off
+	RejectedSource uint64 // as many of their source were here as may be
+	SourceFull     uint64 // not counted by their source, for lack of room
+	Exempted       uint64 // connections that were let in uncounted: their source is exempt
+
+	Held       uint64 // units that had to wait
+	Claimed    uint64 // of these, those that got a slot
+	Doubtful   uint64 // requests that may have had their response: [Gate.Adopt] tells, a second later
+	Untold     uint64 // responses whose begin was not told, see [Wakes]: the same, once they are idle
+	Bypassed   uint64 // of these, those that came in with no agent there
+	HoldFull   uint64 // not held for lack of room
+	EventsLost uint64 // refusals that there was no room to tell of, see [Refusals]
 
 	// Idle is how many connections are kept open for a next request, or were
 	// adopted and have asked nothing since. It is counted from the packets.
@@ -123,6 +127,11 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 	}
 	if err := g.Write([]uint32{id}, []Order{o}, lease); err != nil {
 		return 0, err
+	}
+	if p, ok := g.sources.wanted[key]; ok {
+		if err := g.setSources(id, p); err != nil {
+			return 0, err
+		}
 	}
 	if err := g.ports.add(key, id); err != nil {
 		return 0, fmt.Errorf("add target for port %d: %w", key.Port, err)
@@ -173,6 +182,7 @@ func (g *Gate) zero(id uint32) error {
 	err := errors.Join(
 		g.maps[headgateMapStates].Put(id, headgateTargetState{}),
 		g.maps[headgateMapCohorts].Put(id, headgateCohort{}),
+		g.dropSources(id),
 		g.maps[headgateMapCounters].Put(id, make([]headgateTargetCounters, cpus)),
 	)
 	for s := range uint32(signals) {
@@ -199,6 +209,7 @@ func (g *Gate) Retire(key TargetKey) error {
 		return err
 	}
 	delete(g.ids, key)
+	delete(g.sources.wanted, key)
 	if err := g.ports.remove(key); err != nil {
 		return fmt.Errorf("retire target: %w", err)
 	}
@@ -245,6 +256,7 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 				confs[i].Flags |= flag
 			}
 		}
+		confs[i].Flags |= g.sourceFlags(ids[i])
 	}
 	if _, err := g.maps[headgateMapConfs].BatchUpdate(ids, confs, nil); err != nil {
 		return fmt.Errorf("write limits: %w", err)
@@ -338,6 +350,9 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.ConnFull += c.ConnFull
 		r.Unadoptable += c.Unadoptable
 		r.RejectedPace += c.RejectedPace
+		r.RejectedSource += c.RejectedSource
+		r.SourceFull += c.SourceFull
+		r.Exempted += c.Exempted
 		r.Held += c.Held
 		r.Claimed += c.Claimed
 		r.Bypassed += c.Bypassed

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	unitsMapClaims           = "claims"
+	unitsMapClasses          = "classes"
 	unitsMapCohorts          = "cohorts"
 	unitsMapConfs            = "confs"
 	unitsMapConns            = "conns"
@@ -26,7 +27,10 @@ const (
 	unitsMapHistograms       = "histograms"
 	unitsMapHolds            = "holds"
 	unitsMapPendings         = "pendings"
+	unitsMapPolicies         = "policies"
 	unitsMapPorts            = "ports"
+	unitsMapSourceCounts     = "source_counts"
+	unitsMapSources          = "sources"
 	unitsMapStates           = "states"
 	unitsMapSweeps           = "sweeps"
 	unitsMapWakes            = "wakes"
@@ -91,20 +95,24 @@ type unitsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsMapSpecs struct {
-	Claims     *ebpf.MapSpec `ebpf:"claims"`
-	Cohorts    *ebpf.MapSpec `ebpf:"cohorts"`
-	Confs      *ebpf.MapSpec `ebpf:"confs"`
-	Conns      *ebpf.MapSpec `ebpf:"conns"`
-	Counters   *ebpf.MapSpec `ebpf:"counters"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Given      *ebpf.MapSpec `ebpf:"given"`
-	Histograms *ebpf.MapSpec `ebpf:"histograms"`
-	Holds      *ebpf.MapSpec `ebpf:"holds"`
-	Pendings   *ebpf.MapSpec `ebpf:"pendings"`
-	Ports      *ebpf.MapSpec `ebpf:"ports"`
-	States     *ebpf.MapSpec `ebpf:"states"`
-	Sweeps     *ebpf.MapSpec `ebpf:"sweeps"`
-	Wakes      *ebpf.MapSpec `ebpf:"wakes"`
+	Claims       *ebpf.MapSpec `ebpf:"claims"`
+	Classes      *ebpf.MapSpec `ebpf:"classes"`
+	Cohorts      *ebpf.MapSpec `ebpf:"cohorts"`
+	Confs        *ebpf.MapSpec `ebpf:"confs"`
+	Conns        *ebpf.MapSpec `ebpf:"conns"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Given        *ebpf.MapSpec `ebpf:"given"`
+	Histograms   *ebpf.MapSpec `ebpf:"histograms"`
+	Holds        *ebpf.MapSpec `ebpf:"holds"`
+	Pendings     *ebpf.MapSpec `ebpf:"pendings"`
+	Policies     *ebpf.MapSpec `ebpf:"policies"`
+	Ports        *ebpf.MapSpec `ebpf:"ports"`
+	SourceCounts *ebpf.MapSpec `ebpf:"source_counts"`
+	Sources      *ebpf.MapSpec `ebpf:"sources"`
+	States       *ebpf.MapSpec `ebpf:"states"`
+	Sweeps       *ebpf.MapSpec `ebpf:"sweeps"`
+	Wakes        *ebpf.MapSpec `ebpf:"wakes"`
 }
 
 // unitsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -136,25 +144,30 @@ func (o *unitsObjects) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsMaps struct {
-	Claims     *ebpf.Map `ebpf:"claims"`
-	Cohorts    *ebpf.Map `ebpf:"cohorts"`
-	Confs      *ebpf.Map `ebpf:"confs"`
-	Conns      *ebpf.Map `ebpf:"conns"`
-	Counters   *ebpf.Map `ebpf:"counters"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Given      *ebpf.Map `ebpf:"given"`
-	Histograms *ebpf.Map `ebpf:"histograms"`
-	Holds      *ebpf.Map `ebpf:"holds"`
-	Pendings   *ebpf.Map `ebpf:"pendings"`
-	Ports      *ebpf.Map `ebpf:"ports"`
-	States     *ebpf.Map `ebpf:"states"`
-	Sweeps     *ebpf.Map `ebpf:"sweeps"`
-	Wakes      *ebpf.Map `ebpf:"wakes"`
+	Claims       *ebpf.Map `ebpf:"claims"`
+	Classes      *ebpf.Map `ebpf:"classes"`
+	Cohorts      *ebpf.Map `ebpf:"cohorts"`
+	Confs        *ebpf.Map `ebpf:"confs"`
+	Conns        *ebpf.Map `ebpf:"conns"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Given        *ebpf.Map `ebpf:"given"`
+	Histograms   *ebpf.Map `ebpf:"histograms"`
+	Holds        *ebpf.Map `ebpf:"holds"`
+	Pendings     *ebpf.Map `ebpf:"pendings"`
+	Policies     *ebpf.Map `ebpf:"policies"`
+	Ports        *ebpf.Map `ebpf:"ports"`
+	SourceCounts *ebpf.Map `ebpf:"source_counts"`
+	Sources      *ebpf.Map `ebpf:"sources"`
+	States       *ebpf.Map `ebpf:"states"`
+	Sweeps       *ebpf.Map `ebpf:"sweeps"`
+	Wakes        *ebpf.Map `ebpf:"wakes"`
 }
 
 func (m *unitsMaps) Close() error {
 	return _UnitsClose(
 		m.Claims,
+		m.Classes,
 		m.Cohorts,
 		m.Confs,
 		m.Conns,
@@ -164,7 +177,10 @@ func (m *unitsMaps) Close() error {
 		m.Histograms,
 		m.Holds,
 		m.Pendings,
+		m.Policies,
 		m.Ports,
+		m.SourceCounts,
+		m.Sources,
 		m.States,
 		m.Sweeps,
 		m.Wakes,

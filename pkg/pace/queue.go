@@ -34,8 +34,8 @@ type Hold struct {
 	// waits for nothing but a free slot.
 	Release time.Duration
 
-	// Refused says that it waits only to be refused.
-	Refused bool
+	// Refused says why it waits only to be refused; empty where it does not.
+	Refused Refusal
 }
 
 // Policy says how the flows of a target wait.
@@ -52,9 +52,21 @@ type Policy struct {
 	// where otherwise all wait for long.
 	NewestFirst bool
 
+	// Group says where a client belongs; nil puts all in one group.
+	Group func(netip.Addr) Group
+
 	// Reset refuses by a reset, which the client sees at once. Otherwise its
 	// packets are dropped, and it tries again for as long as it cares to.
 	Reset bool
+}
+
+// Group is who waits in one line with whom. Classes have their turn one after
+// the other, and in a class its sources have: the order of the [Policy] holds
+// within one source. A class may find that there is no slot for it while there is
+// one for another.
+type Group struct {
+	Class  int
+	Source netip.Prefix
 }
 
 // Refusal is why a flow that waited, or wanted to, is refused.
@@ -63,6 +75,7 @@ type Refusal string
 const (
 	RefusedLimit   Refusal = "limit"        // as many wait as may
 	RefusedPace    Refusal = "pace"         // its pace slot is too far off
+	RefusedSource  Refusal = "source"       // as many of its source are here as may be
 	RefusedTimeout Refusal = "hold_timeout" // it has waited for as long as it may
 )
 
@@ -161,10 +174,10 @@ type Queue struct {
 type queueTarget struct {
 	policy  Policy
 	counts  QueueCounts
-	line    line
+	line    *line
 	waiting int           // flows, paced ones that are not in the line yet included
 	asked   *waiter       // who an answer is awaited for
-	retry   time.Duration // when it was full: do not ask before this
+	retry   time.Duration // when it was full: do not ask the same class before this
 	expired []*waiter     // whose time is over, unless they are let in now
 }
 
@@ -178,7 +191,7 @@ func NewQueue() *Queue {
 func (q *Queue) SetPolicy(target uint32, p Policy) {
 	t := q.targets[target]
 	if t == nil {
-		t = &queueTarget{}
+		t = &queueTarget{line: newLine()}
 		q.targets[target] = t
 	}
 	t.policy = p
@@ -236,8 +249,11 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
 		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
 	}
-	if h.Refused {
-		q.refuse(w, RefusedPace)
+	if t.policy.Group != nil {
+		w.group = t.policy.Group(f.Client.Addr())
+	}
+	if h.Refused != "" {
+		q.refuse(w, h.Refused)
 		return
 	}
 	if t.waiting >= t.policy.MaxWaiting {
@@ -280,6 +296,7 @@ func (q *Queue) Answer(now time.Duration, f Flow, o Outcome) {
 	t.asked = nil
 	switch o {
 	case Full:
+		t.line.full(w)
 		t.retry = now + retryAfter
 	case Gone:
 		t.counts.Gone++
@@ -330,7 +347,7 @@ func (q *Queue) Due() (at time.Duration, ok bool) {
 		at = q.timers[0].next
 	}
 	for _, t := range q.targets {
-		if t.asked == nil && t.line.head() != nil {
+		if t.asked == nil && !t.line.empty() {
 			at = min(at, t.retry)
 		}
 	}
@@ -406,7 +423,10 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 	if t.asked != nil {
 		return
 	}
-	if w := t.line.head(); w != nil && t.retry <= now {
+	if t.retry <= now {
+		t.line.askAgain()
+	}
+	if w := t.line.head(); w != nil {
 		t.asked = w
 		q.do(Action{Act: Claim, Flow: w.flow, Device: w.device, Arrived: w.arrived, Release: w.release})
 		return
@@ -425,6 +445,7 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 // queue, unless the flow is a single packet that its sender says is all.
 func (q *Queue) grant(now time.Duration, w *waiter) {
 	q.leave(w)
+	w.target.line.hadTurn(w)
 	q.verdicts(w, Accept)
 	if w.flow.SYN || len(w.packets) == 1 && w.packets[0].Push {
 		q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})

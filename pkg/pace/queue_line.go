@@ -32,6 +32,7 @@ type waiter struct {
 	expired bool // its deadline was
 	left    bool
 
+	group Group
 	place *list.Element // in the line
 	next  time.Duration // when something is due for it
 	index int           // in the timers
@@ -86,32 +87,6 @@ func (w *waiter) schedule() {
 	w.next = min(w.deadline, w.silent)
 	if w.pacing {
 		w.next = min(w.next, w.release)
-	}
-}
-
-// line is the order of those who wait for nothing but a slot.
-type line struct {
-	newestFirst bool
-	waiters     list.List
-}
-
-func (l *line) push(w *waiter) { w.place = l.waiters.PushBack(w) }
-
-func (l *line) head() *waiter {
-	first := l.waiters.Front()
-	if l.newestFirst {
-		first = l.waiters.Back()
-	}
-	if first == nil {
-		return nil
-	}
-	return first.Value.(*waiter)
-}
-
-func (l *line) remove(w *waiter) {
-	if w.place != nil {
-		l.waiters.Remove(w.place)
-		w.place = nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package pace
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +18,41 @@ type gateModel struct {
 	order   []uint64 // numbers of the arrivals in the order of their claims
 	numbers map[Flow]uint64
 	lastSeq map[Flow]uint32
+
+	// passed are, for each source of which somebody waits, those that had a turn
+	// since it last had one.
+	passed map[netip.Prefix]map[netip.Prefix]bool
+}
+
+func sourceOf(f Flow) netip.Prefix {
+	return netip.PrefixFrom(f.Client.Addr(), 31).Masked()
+}
+
+// turn notes that a source has its turn, and checks that it does not have its
+// second one while another waits for its first.
+func (g *gateModel) turn(t *rapid.T, source netip.Prefix) {
+	waits := make(map[netip.Prefix]bool)
+	for f := range g.waiting {
+		waits[sourceOf(f)] = true
+	}
+	delete(g.passed, source)
+	for other := range waits {
+		if other == source {
+			continue
+		}
+		if g.passed[other] == nil {
+			g.passed[other] = make(map[netip.Prefix]bool)
+		}
+		if g.passed[other][source] {
+			t.Fatalf("%v has two turns while %v waits", source, other)
+		}
+		g.passed[other][source] = true
+	}
+	for other := range g.passed {
+		if !waits[other] {
+			delete(g.passed, other)
+		}
+	}
 }
 
 func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
@@ -46,6 +82,9 @@ func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
 				q.Answer(now, a.Flow, Full)
 			default:
 				delete(g.waiting, a.Flow)
+				if g.passed != nil {
+					g.turn(t, sourceOf(a.Flow))
+				}
 				g.inside = append(g.inside, a.Flow)
 				g.order = append(g.order, g.numbers[a.Flow])
 				q.Answer(now, a.Flow, Claimed)
@@ -63,13 +102,21 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 			NewestFirst: newestFirst,
 			Reset:       rapid.Bool().Draw(t, "reset"),
 		}
-		paced := rapid.Bool().Draw(t, "paced")
+		paced, turns := rapid.Bool().Draw(t, "paced"), rapid.Bool().Draw(t, "turns")
+		if turns {
+			policy.Group = func(a netip.Addr) Group {
+				return Group{Source: sourceOf(Flow{Client: netip.AddrPortFrom(a, 0)})}
+			}
+		}
 		q := NewQueue()
 		q.SetPolicy(1, policy)
 		g := &gateModel{
 			limit:   rapid.IntRange(0, 3).Draw(t, "limit"),
 			waiting: make(map[Flow]bool), verdict: make(map[uint32]Act),
 			numbers: make(map[Flow]uint64), lastSeq: make(map[Flow]uint32),
+		}
+		if turns && !paced {
+			g.passed = make(map[netip.Prefix]map[netip.Prefix]bool)
 		}
 		now := queueStart
 		var packets uint32
@@ -142,7 +189,7 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 				t.Fatal("a free slot, and somebody waits for it")
 			}
 		}
-		if !paced && !newestFirst && !slices.IsSorted(g.order) {
+		if !paced && !newestFirst && !turns && !slices.IsSorted(g.order) {
 			t.Fatalf("somebody was overtaken: %v", g.order)
 		}
 		c := q.Counts(1)

@@ -377,6 +377,72 @@ func TestAsksAgainWithoutAWakeUp(t *testing.T) {
 	expect(t, "asked again", pump(q, at, &free), "in 1", "+1", "delivered 1")
 }
 
+func TestSourcesHaveTheirTurn(t *testing.T) {
+	q, now, free := testQueue(Policy{Group: func(a netip.Addr) Group {
+		return Group{Source: netip.PrefixFrom(a, 24).Masked()}
+	}}), queueStart, 0
+	for n := range 4 { // four of a greedy network, then one each of two others
+		q.Arrive(now, testFlow(n), Hold{}, whole(uint32(n)))
+	}
+	q.Arrive(now, testFlow(0x100), Hold{}, whole(0x100))
+	q.Arrive(now, testFlow(0x200), Hold{}, whole(0x200))
+	pump(q, now, &free)
+	var order []string
+	for range 6 {
+		free = 1
+		q.Wake(now, 1)
+		order = append(order, pump(q, now, &free)[1])
+	}
+	expect(t, "order", order, "+0", "+256", "+512", "+1", "+2", "+3")
+}
+
+// The class whose turn it is may have no slot while another has: that one does
+// not wait behind it.
+func TestClassesAreAskedOneAfterTheOther(t *testing.T) {
+	q, now := testQueue(Policy{Group: func(a netip.Addr) Group {
+		return Group{Class: int(a.As4()[2])}
+	}}), queueStart
+	answer := func(o Outcome) string {
+		a, ok := q.Next()
+		for ok && a.Act != Claim {
+			a, ok = q.Next()
+		}
+		if !ok {
+			return "nobody"
+		}
+		q.Answer(now, a.Flow, o)
+		return fmt.Sprint(a.Flow.Client.Addr().As4()[2], " ", a.Flow.Client.Addr().As4()[3])
+	}
+	ask := func(want string, o Outcome) {
+		t.Helper()
+		if got := answer(o); got != want {
+			t.Errorf("%s is asked for, want %s", got, want)
+		}
+	}
+	q.Arrive(now, testFlow(0x001), Hold{}, whole(1))
+	q.Arrive(now, testFlow(0x002), Hold{}, whole(2))
+	ask("0 1", Full)
+	ask("nobody", Full)
+	q.Arrive(now, testFlow(0x101), Hold{}, whole(3))
+	q.Arrive(now, testFlow(0x102), Hold{}, whole(4))
+	ask("1 1", Claimed)
+	ask("1 2", Full)
+	ask("nobody", Full)
+	q.Wake(now, 1)
+	ask("0 1", Claimed) // the others have had their turn
+	ask("1 2", Full)
+	ask("0 2", Full)
+	ask("nobody", Full)
+	at, ok := q.Due()
+	if !ok || at != now+retryAfter {
+		t.Errorf("asked again at %v, want %v", at, now+retryAfter)
+	}
+	now = at
+	q.Tick(now)
+	ask("1 2", Claimed)
+	ask("0 2", Claimed)
+}
+
 func TestGone(t *testing.T) {
 	q, now := testQueue(Policy{}), queueStart
 	q.Arrive(now, testFlow(1), Hold{}, whole(1))
