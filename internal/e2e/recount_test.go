@@ -4,11 +4,9 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,43 +51,6 @@ func recount(t *testing.T, a *agent.Agent) status.Recount {
 	r := target(a).Recount
 	r.SecondsAgo = 0
 	return r
-}
-
-// comeAndGo has clients connect and end, by FIN and by RST, as fast as they
-// can, until stop, which returns how many did.
-func comeAndGo(t *testing.T, cli *lab.Host, to netip.AddrPort, workers int) (stop func() int) {
-	t.Helper()
-	var made atomic.Int64
-	done := make(chan struct{})
-	var group sync.WaitGroup
-	for w := range workers {
-		group.Go(func() {
-			for i := w; ; i++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				c, err := cli.Dial(t.Context(), "tcp", to.String())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if i%3 == 0 {
-					_ = c.(*net.TCPConn).SetLinger(0)
-				}
-				c.Close()
-				made.Add(1)
-			}
-		})
-	}
-	stop = sync.OnceValue(func() int {
-		close(done)
-		group.Wait()
-		return int(made.Load())
-	})
-	t.Cleanup(func() { stop() })
-	return stop
 }
 
 // serveUntilEOF accepts on a host, and closes what its client has closed.
@@ -142,7 +103,7 @@ func TestRecount(t *testing.T) {
 		}
 	}
 
-	stop := comeAndGo(t, cli, to, 4)
+	c := comeAndGo(t, cli, to, 4, 100_000)
 	begin := time.Now()
 	for time.Since(begin) < time.Second {
 		if got := recount(t, a); got != (status.Recount{}) {
@@ -160,8 +121,8 @@ func TestRecount(t *testing.T) {
 		}
 		return taken, calm == 20
 	})
-	n := stop()
-	t.Logf("%d taken away among %.0f connections a second", taken, float64(n)/time.Since(begin).Seconds())
+	_, rate := c.stop()
+	t.Logf("%d taken away among %.0f connections a second", taken, rate)
 	if taken < 80 || taken > 120 {
 		t.Errorf("%d were taken away, want about 100", taken)
 	}

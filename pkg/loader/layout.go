@@ -2,9 +2,9 @@ package loader
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -102,21 +102,39 @@ func cstring(b []byte) string {
 	return string(b)
 }
 
-// compareLayouts returns nil or what differs first.
+// compareLayouts returns nil or what differs: a field more or less, for that
+// moves others, and else the first that is not the same.
 func compareLayouts(ours, theirs string) error {
 	if ours == theirs {
 		return nil
 	}
-	new, old := strings.Split(ours, "\n"), strings.Split(theirs, "\n")
-	for _, line := range new {
-		if !slices.Contains(old, line) {
-			return fmt.Errorf("%s: not so in the map of the earlier agent", line)
+	new, old := fieldsOf(ours), fieldsOf(theirs)
+	for field := range strings.Lines(ours) {
+		name, _, _ := strings.Cut(field, ":")
+		if _, known := old[name]; !known {
+			return fmt.Errorf("the field %s is new", name)
 		}
 	}
-	for _, line := range old {
-		if !slices.Contains(new, line) {
-			return fmt.Errorf("%s: so only in the map of the earlier agent", line)
+	for field := range strings.Lines(theirs) {
+		name, _, _ := strings.Cut(field, ":")
+		if _, known := new[name]; !known {
+			return fmt.Errorf("the field %s is gone", name)
 		}
 	}
-	return fmt.Errorf("the fields are in another order")
+	for field := range strings.Lines(ours) {
+		name, now, _ := strings.Cut(field, ":")
+		if was := old[name]; was != now {
+			return fmt.Errorf("the field %s was%s and is%s", name, strings.TrimSuffix(was, "\n"), strings.TrimSuffix(now, "\n"))
+		}
+	}
+	return errors.New("the fields are in another order")
+}
+
+func fieldsOf(layout string) map[string]string {
+	all := make(map[string]string)
+	for field := range strings.Lines(layout) {
+		name, rest, _ := strings.Cut(field, ":")
+		all[name] = rest
+	}
+	return all
 }

@@ -54,6 +54,11 @@ func adoptMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32) (_ map[st
 	}()
 	need := sizes(targets)
 	for _, name := range mapNames(spec) {
+		if theirs, known := theirs[name]; known {
+			if err := compareLayouts(layout(spec.Maps[name]), theirs); err != nil {
+				return nil, fmt.Errorf("map %s: %w", name, err)
+			}
+		}
 		m, err := ebpf.LoadPinnedMap(filepath.Join(s.maps(), name), nil)
 		if err != nil {
 			return nil, fmt.Errorf("map %s: %w", name, err)
@@ -67,9 +72,6 @@ func adoptMaps(s *stateDir, spec *ebpf.CollectionSpec, targets uint32) (_ map[st
 			want.MaxEntries = m.MaxEntries()
 		}
 		if err := want.Compatible(m); err != nil {
-			return nil, fmt.Errorf("map %s: %w", name, err)
-		}
-		if err := compareLayouts(layout(spec.Maps[name]), theirs[name]); err != nil {
 			return nil, fmt.Errorf("map %s: %w", name, err)
 		}
 	}

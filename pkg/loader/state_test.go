@@ -167,7 +167,7 @@ func TestStateIsRebuilt(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			says: []string{"map conns", "value.opened"},
+			says: []string{"map conns", "the field value.opened is new"},
 		}, {
 			name: "another version's way of saying it",
 			spoil: func(t *testing.T, dir string) {
