@@ -78,6 +78,10 @@ install: build man ## Install under PREFIX (/usr/local); DESTDIR is put before i
 	install -D -m 0755 bin/headgate $(DESTDIR)$(PREFIX)/bin/headgate
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 dist/man/*.1
 
+.PHONY: package
+package: ## Build archives, deb and rpm for amd64 and arm64 into dist/, and their checksums
+	packaging/package $(VERSION) dist
+
 .PHONY: cleanup
 cleanup: build ## Take out of this host's kernel everything that headgate left there (root)
 	$(SUDO) bin/headgate cleanup
