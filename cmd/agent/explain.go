@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"headgate/pkg/api"
+	"headgate/pkg/status"
 )
 
 func newExplainCmd() *cobra.Command {
@@ -37,7 +38,7 @@ and who is refused. The numbers of the last step are at the end.`,
 			if asked.json() {
 				return writeIndented(cmd.OutOrStdout(), e)
 			}
-			return e.WriteText(cmd.OutOrStdout())
+			return e.WriteText(cmd.OutOrStdout(), status.Width)
 		},
 	}
 	asked.register(cmd)

@@ -95,6 +95,7 @@ The exit code is 0 when what was asked for was done, 1 when it could not be, and
 		newRunCmd(),
 		newCheckCmd(),
 		newStatusCmd(),
+		newTopCmd(),
 		newExplainCmd(),
 		newEventsCmd(),
 		newCleanupCmd(),

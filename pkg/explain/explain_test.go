@@ -174,7 +174,7 @@ func TestTexts(t *testing.T) {
 	for name, f := range situations(t) {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
-			if err := New(f).WriteText(&b); err != nil {
+			if err := New(f).WriteText(&b, status.Width); err != nil {
 				t.Fatal(err)
 			}
 			for _, line := range strings.Split(b.String(), "\n") {

@@ -11,15 +11,16 @@ import (
 	"headgate/pkg/status"
 )
 
-// WriteText writes the explanation for people, at most [status.Width] wide.
-func (e *Explanation) WriteText(w io.Writer) error {
-	var b strings.Builder
-	wrap(&b, "", "", e.Headline)
+// WriteText writes the explanation for people, in lines of at most width columns
+// but where a word is longer.
+func (e *Explanation) WriteText(w io.Writer, width int) error {
+	b := page{width: width}
+	b.wrap( "", "", e.Headline)
 	for i, note := range e.Notes {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		wrap(&b, "! ", "  ", note)
+		b.wrap("! ", "  ", note)
 	}
 	section := func(title, bullet string, lines []string) {
 		if len(lines) == 0 {
@@ -27,7 +28,7 @@ func (e *Explanation) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "\n%s\n", title)
 		for _, line := range lines {
-			wrap(&b, "  "+bullet, "  "+strings.Repeat(" ", len(bullet)), line)
+			b.wrap("  "+bullet, "  "+strings.Repeat(" ", len(bullet)), line)
 		}
 	}
 	section("Why", "", e.Why)
@@ -53,10 +54,10 @@ func (e *Explanation) change() string {
 // termIndent is where the words of a term begin.
 const termIndent = 36
 
-func (e *Explanation) writeTerms(b *strings.Builder) {
+func (e *Explanation) writeTerms(b *page) {
 	for _, t := range e.Terms {
 		head := fmt.Sprintf("  %-22s %9s  ", printable(t.Name), t.text())
-		wrap(b, head, strings.Repeat(" ", termIndent), t.Words)
+		b.wrap(head, strings.Repeat(" ", termIndent), t.Words)
 	}
 }
 
@@ -80,13 +81,19 @@ func (t *Term) text() string {
 	return status.Count(v)
 }
 
+// page is text of a width.
+type page struct {
+	strings.Builder
+	width int
+}
+
 // wrap writes a paragraph of words: first before its first line, rest before
 // the others.
-func wrap(b *strings.Builder, first, rest, text string) {
+func (b *page) wrap(first, rest, text string) {
 	line := first
 	empty := true
 	for _, word := range strings.Fields(printable(text)) {
-		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > status.Width {
+		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > b.width {
 			b.WriteString(line + "\n")
 			line, empty = rest, true
 		}

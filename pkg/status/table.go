@@ -141,7 +141,7 @@ func (s *Status) writeRows(b *strings.Builder) {
 }
 
 func (t *Target) cells() []string {
-	rejected := Count(float64(t.RejectedTotal.sum()))
+	rejected := Count(float64(t.RejectedTotal.Sum()))
 	if t.Mode == "observe" {
 		rejected = "would " + Count(float64(t.WouldRejectTotal))
 	}
@@ -178,7 +178,8 @@ func (t *Target) wait() string {
 	return Count(float64(t.Waiting))
 }
 
-func (r Rejected) sum() uint64 { return r.Limit + r.Pace + r.Source + r.HoldTimeout }
+// Sum is how many were rejected for whatever reason.
+func (r Rejected) Sum() uint64 { return r.Limit + r.Pace + r.Source + r.HoldTimeout }
 
 // fit takes from the wider of rule and scope, and then from the mode, until the
 // line fits.

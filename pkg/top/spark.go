@@ -1,0 +1,54 @@
+package top
+
+import (
+	"math"
+	"strings"
+)
+
+var blocks = []rune(" ▁▂▃▄▅▆▇█")
+
+// spark draws the newest values of a series in one line: the height is a value's
+// share of most. What is not a number is left blank, and what is above 0 is
+// never drawn as nothing.
+func spark(values []float64, width int, most float64) string {
+	return chart(values, width, 1, most)[0]
+}
+
+// chart is spark with several lines, the upper first.
+func chart(values []float64, width, height int, most float64) []string {
+	if len(values) > width {
+		values = values[len(values)-width:]
+	}
+	lines := make([]string, height)
+	steps := len(blocks) - 1
+	for row := range lines {
+		var b strings.Builder
+		b.WriteString(strings.Repeat(" ", max(width-len(values), 0)))
+		for _, v := range values {
+			filled := 0
+			if most > 0 && v > 0 && !math.IsInf(v, 0) {
+				filled = max(int(math.Round(v/most*float64(steps*height))), 1)
+			}
+			above := steps * (height - 1 - row) // in the rows below this one
+			b.WriteRune(blocks[min(max(filled-above, 0), steps)])
+		}
+		lines[row] = b.String()
+	}
+	return lines
+}
+
+// largest returns the largest of the newest values.
+func largest(width int, series ...[]float64) float64 {
+	most := 0.0
+	for _, values := range series {
+		if len(values) > width {
+			values = values[len(values)-width:]
+		}
+		for _, v := range values {
+			if v > most && !math.IsInf(v, 0) {
+				most = v
+			}
+		}
+	}
+	return most
+}
