@@ -90,7 +90,9 @@ static __always_inline void wake(__u32 target)
 {
 	struct wake w = { .target = target, .kind = WAKE_SLOT, .at = bpf_ktime_get_ns() };
 
-	bpf_ringbuf_output(&wakes, &w, offsetof(struct wake, key), 0);
+	/* Where there is no room, so many are on their way that it does not matter. */
+	if (bpf_ringbuf_output(&wakes, &w, offsetof(struct wake, key), 0))
+		COUNT(target, unwoken);
 }
 
 /* A place among those that wait, unless max wait already. */

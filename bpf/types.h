@@ -116,6 +116,7 @@ struct target_counters {
 	__u64 rejected_source; /* as many of their source were here as may be */
 	__u64 source_full;  /* no room to count one more source: let in uncounted by it */
 	__u64 exempted;     /* connections that were let in uncounted, for their source is exempt */
+	__u64 unwoken;      /* slots that came free and that the agent could not be told of */
 	__u64 rested;       /* times that a connection was idle after a response, or adopted so */
 	__u64 events_lost;  /* refusals that there was no room to tell of */
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */

@@ -56,7 +56,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		LeaseAge:         now - a.renewed,
 		Recounts:         a.recounts.total,
 		ProgramsAttached: make(map[string]int),
-		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0},
+		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0, "wakes": 0, "source_counts": 0},
 		ReloadFailed:     a.reloads.err != nil,
 	}
 	for hook, n := range a.gate.Attached() {
@@ -81,6 +81,8 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		s.MapFull["pendings"] += t.last.PendingFull
 		s.MapFull["conns"] += t.last.ConnFull
 		s.MapFull["holds"] += t.last.HoldFull
+		s.MapFull["wakes"] += t.last.Unwoken + t.last.Untold
+		s.MapFull["source_counts"] += t.last.SourceFull
 		s.EventsLost["kernel"] += t.last.EventsLost
 	}
 	for _, scope := range a.scopes {

@@ -223,6 +223,7 @@ type headgateTargetCounters struct {
 	RejectedSource uint64
 	SourceFull     uint64
 	Exempted       uint64
+	Unwoken        uint64
 	Rested         uint64
 	EventsLost     uint64
 	Woken          uint64

@@ -24,7 +24,7 @@ func TestLayoutChanges(t *testing.T) {
 	for now, want := range map[string]string{
 		of(a, b):                                 "",
 		of(a):                                    "the field value.b is gone",
-		of(inner, a, b):                          "the field value.in[0].a is new",
+		of(inner, a, b):                          "the field value.in is new",
 		of(btf.Member{Name: "c", Type: word}):    "the field value.c is new",
 		of(b, a):                                 "the field value.b was 8 bytes at 8 and is 8 bytes at 0",
 		of(btf.Member{Name: "a", Type: half}, b): "the field value.a was 8 bytes at 0 and is 4 bytes at 0",

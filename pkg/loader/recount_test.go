@@ -120,3 +120,30 @@ func TestAdoptBlind(t *testing.T) {
 	}
 	want("all are closed", 0, 0, 0)
 }
+
+// More slots come free at once than the agent can be told of: the rest is
+// counted, and the slots are free all the same.
+func TestNoRoomForAWake(t *testing.T) {
+	const n = 5000
+	d := newDoorman(t)
+	d.order(Order{Enforce: true, Limit: n, AfterRefusal: n, MaxWaiting: 10})
+	keys, values := make([]headgatePendingKey, n), make([]headgatePending, n)
+	for i := range keys {
+		keys[i] = headgatePendingKey{Remote: [4]uint32{uint32(i)}, Target: d.id}
+		values[i].Expires = 1
+	}
+	if _, err := d.gate.maps[headgateMapPendings].BatchUpdate(keys, values, nil); err != nil {
+		t.Fatal(err)
+	}
+	st := headgateTargetState{Units: 1<<32 | n, Pending: n}
+	if err := d.gate.maps[headgateMapStates].Put(d.id, st); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.gate.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	// An event of 16 bytes takes 24 of the ring's 64 KiB.
+	if r := d.reading(); r.InFlight != 0 || r.Waiting != 1 || r.Unwoken < n-64<<10/24 || r.Unwoken >= n {
+		t.Errorf("%+v", r)
+	}
+}

@@ -82,6 +82,7 @@ type Reading struct {
 
 	RejectedPace   uint64 // their pace slot was too far off
 	RejectedSource uint64 // as many of their source were here as may be
+	Unwoken        uint64 // slots that came free and were not told of, see [Wakes], for lack of room
 	SourceFull     uint64 // not counted by their source, for lack of room
 	Exempted       uint64 // connections that were let in uncounted: their source is exempt
 
@@ -351,6 +352,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.Unadoptable += c.Unadoptable
 		r.RejectedPace += c.RejectedPace
 		r.RejectedSource += c.RejectedSource
+		r.Unwoken += c.Unwoken
 		r.SourceFull += c.SourceFull
 		r.Exempted += c.Exempted
 		r.Held += c.Held
