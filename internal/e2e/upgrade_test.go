@@ -24,9 +24,9 @@ const stayers = 50
 // besieged is a server under load, whose first port is open and whose second
 // lets nobody in.
 type besieged struct {
-	srv, cli *lab.Host
-	comers   *comers
-	gatewatch  *gatewatch
+	srv, cli  *lab.Host
+	comers    *comers
+	gatewatch *gatewatch
 }
 
 // besiege has load on a server before any agent is there, and connections that

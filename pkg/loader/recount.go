@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// mostPasses are made at most until no drift is left open. One takes some tens
-	// of microseconds and as much again for every hundred connections; on a
-	// server that is not at its busiest one or two are enough.
+	// mostPasses are made at most until no drift is left open. On a server that is
+	// not at its busiest one or two are enough; see BenchmarkRecount for what one
+	// takes.
 	mostPasses = 24
 
 	// proofs are needed before anything is corrected, and between two of them
@@ -42,9 +42,8 @@ type Recounted struct {
 //
 // Nothing is stopped for that: units begin and end meanwhile. What is certain is
 // worked out from how many did, see [spans]; so a recount may leave a drift that
-// the next one, at a calmer moment, corrects, but it never makes one. With no
-// drift it takes well below a millisecond, and what it takes to adopt. Only one
-// may run at a time.
+// the next one, at a calmer moment, corrects, but it never makes one. Only one may
+// run at a time.
 func (g *Gate) Recount(ids []uint32, adopt ...*scope.Netns) (Recounted, error) {
 	out := Recounted{Drift: make(map[uint32]Drift)}
 	if !g.able[CanRecount] {

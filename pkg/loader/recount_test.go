@@ -3,7 +3,9 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -146,4 +148,58 @@ func TestNoRoomForAWake(t *testing.T) {
 	if r := d.reading(); r.InFlight != 0 || r.Waiting != 1 || r.Unwoken < n-64<<10/24 || r.Unwoken >= n {
 		t.Errorf("%+v", r)
 	}
+}
+
+// BenchmarkRecount is a recount of a thousand connections at rest.
+func BenchmarkRecount(b *testing.B) {
+	l := lab.ForTest(b, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	ln, err := srv.Listen("tcp", ":8080")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ln.Close()
+	g, err := Open(Options{Dir: filepath.Join(bpffs, b.Name()), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer g.Remove()
+	ns, err := scope.OpenNetns(srv.NetNS)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ns.Close()
+	root, err := scope.Cgroup2()
+	if err != nil {
+		b.Fatal(err)
+	}
+	id, err := g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, enforce(10_000), 1<<62)
+	if err := errors.Join(err, g.AttachCgroup2(root)); err != nil {
+		b.Fatal(err)
+	}
+	for range 1000 {
+		c, err := cli.Dial(b.Context(), "tcp", fmt.Sprintf("%s:8080", srv.Addr4))
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		if c, err = ln.Accept(); err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+	}
+	b.Run("compare", func(b *testing.B) {
+		for b.Loop() {
+			if out, err := g.Recount([]uint32{id}); err != nil || len(out.Drift) > 0 {
+				b.Fatal(out, err)
+			}
+		}
+	})
+	b.Run("and adopt", func(b *testing.B) {
+		for b.Loop() {
+			if out, err := g.Recount([]uint32{id}, ns); err != nil || len(out.Drift) > 0 {
+				b.Fatal(out, err)
+			}
+		}
+	})
 }
