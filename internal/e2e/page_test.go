@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,21 +24,29 @@ import (
 )
 
 // With a directory for pictures there is load for as long as the page looks back.
-var pictures = flag.String("pictures", "", "`directory` to write pictures of the live page to, after ten minutes of load")
+var (
+	pictures      = flag.String("pictures", "", "`directory` to write pictures of the live page and of the dashboard to")
+	picturesAfter = flag.Duration("pictures-after", 10*time.Minute, "`time` of load before that")
+)
 
 // The live page shows what the API says, under load, as it changes.
 func TestPageUnderLoad(t *testing.T) {
 	during := 20 * time.Second
 	if *pictures != "" {
-		during = 10*time.Minute + 30*time.Second
+		during = *picturesAfter + 30*time.Second
 	}
 	w := watch(t, during)
+	var p *prometheus
+	if *pictures != "" {
+		p = startPrometheus(t, w.addr)
+	}
 	recorded := newRecorder(t, w.addr)
 	tab := browser.New(t)
 	tab.Show(browser.Screen{Width: 1280, Height: 800})
 	tab.Open(recorded.url)
 	tab.Await("document.documentElement.dataset.second > 2")
 
+	tab.Await(`document.querySelector('[data-is=changes] td:nth-child(3)').innerText.length > 4`)
 	last, seen := "", 0
 	for deadline := time.Now().Add(patience + 10*time.Second); seen < 6; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -62,10 +71,16 @@ func TestPageUnderLoad(t *testing.T) {
 	for _, trouble := range tab.Trouble() {
 		t.Error(trouble)
 	}
-	if *pictures == "" {
+	if p == nil {
 		return
 	}
-	time.Sleep(during - time.Minute)
+	time.Sleep(*picturesAfter)
+	draw := exec.CommandContext(t.Context(), "go", "run", "./tools/panels", "-prometheus", p.url,
+		"-last", picturesAfter.String(), "-o", filepath.Join(*pictures, "dashboard.png"))
+	draw.Dir = root(t)
+	if out, err := draw.CombinedOutput(); err != nil {
+		t.Errorf("draw the panels: %v\n%s", err, out)
+	}
 	var ok bool
 	tab.Eval("document.querySelectorAll('.target:nth-child(n+3)').forEach((d) => { d.open = false }), true", &ok)
 	for name, screen := range map[string]browser.Screen{

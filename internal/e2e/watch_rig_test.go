@@ -53,7 +53,7 @@ func watch(t *testing.T, during time.Duration) *watched {
 		set  func(*config.Rule)
 	}{
 		{"database", requests(4)},
-		{"sign-up", paced(60, 2*time.Second)},
+		{"sign-up", func(r *config.Rule) { paced(60, 2*time.Second)(r); fixed(200)(r) }},
 		{"search", func(r *config.Rule) { r.Mode = config.ModeObserve }},
 	} {
 		r := configFor(srv, uint16(8081+i), rule.set).Rules[0]
@@ -91,7 +91,7 @@ func watch(t *testing.T, during time.Duration) *watched {
 	for _, rate := range []float64{0.5, 0.8, 2.5, 2.5, 0.7, 0.4, 1.5, 0.9} {
 		steps = append(steps, load.Step{Rate: rate * watchedCapacity, For: part})
 	}
-	for i, factor := range []float64{1, 0, 0.5, 0.8} {
+	for i, factor := range []float64{1, 0, 0.5, 0.35} {
 		if factor == 0 {
 			continue
 		}

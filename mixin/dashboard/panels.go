@@ -72,8 +72,8 @@ var rows = []row{
 			{expr: `rate(headgate_rejected_total` + of + `[$__rate_interval]) > 0`, legend: target + " refused: {{reason}}"}}},
 		{title: "Would be refused", what: "By rules that only observe.", unit: perSec, width: 6, queries: []query{
 			{expr: `rate(headgate_would_reject_total` + of + `[$__rate_interval])`, legend: target}}},
-		{title: "Windows", what: "What windows of measurements did to the limit; empty: there was no sample.", unit: perSec, width: 6, stacked: true, queries: []query{
-			{expr: `sum by (outcome) (rate(headgate_windows_total` + of + `[$__rate_interval]))`, legend: "{{outcome}}"}}},
+		{title: "Exempt", what: "Units a second that are never counted in flight.", unit: perSec, width: 6, queries: []query{
+			{expr: `rate(headgate_exempted_total` + of + `[$__rate_interval])`, legend: target}}},
 	}},
 	{"Latency", []panel{
 		{title: "Service time and baseline", what: "Mean time from request to response, against the time with no queue.", unit: seconds, width: 12, queries: []query{
@@ -87,7 +87,7 @@ var rows = []row{
 	{"Waiting", []panel{
 		{title: "Waiting", what: "Units held now.", unit: units, width: 6, queries: []query{
 			{expr: `headgate_waiting` + of, legend: target}}},
-		{title: "Held and let in unheld", what: "Units a second that had to wait, and of these those that nobody was there to hold.", unit: perSec, width: 6, queries: []query{
+		{title: "Held and let in unheld", what: "Units a second that had to wait, and of these those that nobody was there to hold.", unit: perSec, width: 12, queries: []query{
 			{expr: `rate(headgate_held_total` + of + `[$__rate_interval])`, legend: target + " held"},
 			{expr: `rate(headgate_bypassed_total` + of + `[$__rate_interval])`, legend: target + " let in unheld"}}},
 		{title: "Time waited, 99th percentile", what: "Of those that were let in.", unit: seconds, width: 6, queries: []query{
@@ -99,8 +99,6 @@ var rows = []row{
 			{expr: `headgate_accept_queue_max` + of, legend: target + " backlog", dashed: true}}},
 		{title: "Lost by the accept queue", what: "Connections a second that the kernel dropped because it was full.", unit: perSec, width: 6, queries: []query{
 			{expr: `rate(headgate_accept_queue_overflows_total` + of + `[$__rate_interval])`, legend: target}}},
-		{title: "Exempt", what: "Units a second that are never counted in flight.", unit: perSec, width: 6, queries: []query{
-			{expr: `rate(headgate_exempted_total` + of + `[$__rate_interval])`, legend: target}}},
 	}},
 	{"Agents", []panel{
 		{title: "Age of the lease", what: "It is renewed each window.", unit: seconds, width: 8, queries: []query{
@@ -113,9 +111,11 @@ var rows = []row{
 			{expr: `headgate_recount_drift` + of, legend: target}}},
 		{title: "Events lost", what: "A second.", unit: perSec, width: 8, queries: []query{
 			{expr: `rate(headgate_events_lost_total` + at + `[$__rate_interval])`, legend: "{{instance}} {{where}}"}}},
-		{title: "CPU of the agent", what: "Cores. What the kernel's part takes is not in it.", unit: units, width: 12, queries: []query{
+		{title: "CPU of the agent", what: "Cores. What the kernel's part takes is not in it.", unit: units, width: 8, queries: []query{
 			{expr: `rate(process_cpu_seconds_total` + at + `[$__rate_interval])`, legend: "{{instance}}"}}},
-		{title: "Versions", what: "", unit: units, width: 12, queries: []query{
+		{title: "Windows", what: "What windows of measurements did to the limit; empty: there was no sample.", unit: perSec, width: 8, stacked: true, queries: []query{
+			{expr: `sum by (outcome) (rate(headgate_windows_total` + of + `[$__rate_interval]))`, legend: "{{outcome}}"}}},
+		{title: "Versions", what: "", unit: units, width: 8, queries: []query{
 			{expr: `count by (version) (headgate_build_info` + at + `)`, legend: "{{version}}"}}},
 	}},
 }

@@ -40,6 +40,9 @@ type told struct {
 
 	limit   int // what the last event about it said
 	limitAt time.Duration
+	before  int    // limit of the last window
+	step    int    // the largest from one window to the next since limitAt
+	reason  string // of that
 }
 
 // heldRefusals gathers whom the holders refuse until the next window. It is
@@ -146,19 +149,24 @@ func (a *Agent) tellRefusal(t *target, r refusal, now time.Duration, last bool) 
 	a.events.Publish(e)
 }
 
-// tellLimit publishes a change of a limit, unless one was published a moment ago.
+// tellLimit publishes a change of a limit, unless one was published a moment
+// ago. Several changes are told of as one, with the reason of the largest.
 func (a *Agent) tellLimit(t *target, now time.Duration) {
 	limit := t.decision.Limit
 	if t.told.limit == 0 {
-		t.told.limit, t.told.limitAt = limit, now
+		t.told.limit, t.told.limitAt, t.told.before = limit, now, limit
 	}
+	if step := max(limit-t.told.before, t.told.before-limit); step > 0 && step >= t.told.step {
+		t.told.step, t.told.reason = step, t.change.reason
+	}
+	t.told.before = limit
 	if limit == t.told.limit || now-t.told.limitAt < changesEvery {
 		return
 	}
 	from := t.told.limit
-	t.told.limit, t.told.limitAt = limit, now
 	e := t.event(events.LimitChange)
-	e.From, e.To, e.Reason = &from, &limit, t.change.reason
+	e.From, e.To, e.Reason = &from, &limit, t.told.reason
+	t.told.limit, t.told.limitAt, t.told.step = limit, now, 0
 	a.events.Publish(e)
 }
 

@@ -10,8 +10,11 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"headgate/pkg/controller"
+	"headgate/pkg/events"
 	"headgate/pkg/history"
 )
 
@@ -93,16 +96,38 @@ func historyQuery(q url.Values) (points int, wanted func(string, uint16) bool, e
 	}, nil
 }
 
-// remember records the status of src until ctx ends.
+// remember records the status of src, and how limits change, until ctx ends.
 func remember(ctx context.Context, src Source, past *history.Store) {
+	past.Record(time.Now(), src.Status().Targets)
+	var changes sync.WaitGroup
+	defer changes.Wait()
+	if bus := src.Events(); bus != nil {
+		follower := bus.Follow()
+		changes.Go(func() { rememberChanges(ctx, follower, past) })
+	}
 	tick := time.NewTicker(history.Interval)
 	defer tick.Stop()
 	for {
-		past.Record(time.Now(), src.Status().Targets)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			past.Record(time.Now(), src.Status().Targets)
+		}
+	}
+}
+
+func rememberChanges(ctx context.Context, r *events.Reader, past *history.Store) {
+	for {
+		e, err := r.Next(ctx)
+		if err != nil {
+			return // the context's, or there will be no more
+		}
+		if e.Type == events.LimitChange && e.From != nil && e.To != nil {
+			past.Changed(e.Scope, e.Port, history.Change{
+				Time: e.Time, From: *e.From, To: *e.To,
+				Reason: e.Reason, Words: controller.Reason(e.Reason).Words(),
+			})
 		}
 	}
 }

@@ -91,6 +91,7 @@ func showPage(t *testing.T, n int) (*browser.Tab, *many, *httptest.Server) {
 	for second := range history.Points {
 		at := time.Now().Add(time.Duration(second-history.Points+1) * time.Second)
 		past.Record(at, targetsAt(second, n))
+		past.Changed("host", 8000, history.Change{Time: at, From: second, To: second + 1, Reason: "gradient", Words: "a queue stands, so it shrinks"})
 	}
 	server := httptest.NewServer(newHandler(agent, past, nil, slog.New(slog.DiscardHandler)))
 	t.Cleanup(server.Close)
@@ -99,6 +100,25 @@ func showPage(t *testing.T, n int) (*browser.Tab, *many, *httptest.Server) {
 	tab.Open(server.URL + "/")
 	tab.Await("document.documentElement.dataset.second")
 	return tab, agent, server
+}
+
+// A page whose address holds a password shows as well.
+func TestPageBehindPassword(t *testing.T) {
+	agent := &many{}
+	agent.targets.Store(1)
+	page := newHandler(agent, history.New(), nil, slog.New(slog.DiscardHandler))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "joan" || password != "secret" {
+			w.Header().Set("WWW-Authenticate", "Basic")
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		page.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	tab := browser.New(t)
+	tab.Open(strings.Replace(server.URL, "//", "//joan:secret@", 1) + "/")
+	tab.Await("document.querySelectorAll('.target').length === 1 && document.getElementById('alarm').hidden")
 }
 
 // screens are what the page has to fit on.
@@ -258,7 +278,7 @@ func TestPageOfAgentInTrouble(t *testing.T) {
 	address := server.Listener.Addr().String()
 	server.CloseClientConnections()
 	server.Close()
-	tab.Await(`/^No data since \d\d:\d\d:\d\d, .+ ago. The agent is not there/.test(document.getElementById('alarm').textContent)`)
+	tab.Await(`/^No data since \d\d:\d\d:\d\d, for .+. The agent is not there/.test(document.getElementById('alarm').textContent)`)
 	tab.Await("document.title === 'headgate: no data' && document.body.dataset.stale")
 	look(t, tab, "gone")
 

@@ -3,7 +3,6 @@
 package history
 
 import (
-	"math"
 	"sync"
 	"time"
 
@@ -21,9 +20,8 @@ const (
 	// status. A target takes 27 KB.
 	MaxTargets = 1000
 
-	// maxReasons bounds what is remembered as reasons for a change of a limit.
-	// What comes beyond counts as the last of them. Algorithms know a dozen.
-	maxReasons = math.MaxUint8
+	// maxChanges is how many changes of its limit are kept of a target.
+	maxChanges = 20
 )
 
 // key names a target, as the API's paths do.
@@ -34,18 +32,17 @@ type key struct {
 
 // Store remembers targets. It is safe for concurrent use.
 type Store struct {
-	mu      sync.Mutex
-	begin   time.Time // second 0
-	at      time.Time // of the newest point
-	second  int64     // the same; -1: there is none
-	rings   map[key]*ring
-	order   []*ring  // as in the newest status
-	reasons []string // by number; 0 is none
+	mu     sync.Mutex
+	begin  time.Time // second 0
+	at     time.Time // of the newest point
+	second int64     // the same; -1: there is none
+	rings  map[key]*ring
+	order  []*ring // as in the newest status
 }
 
 // New returns an empty store.
 func New() *Store {
-	return &Store{second: -1, rings: make(map[key]*ring), reasons: []string{""}}
+	return &Store{second: -1, rings: make(map[key]*ring)}
 }
 
 // Record adds a point for each of the targets and forgets every other target.
@@ -76,7 +73,7 @@ func (s *Store) Record(at time.Time, targets []status.Target) {
 			r = newRing(t, second)
 			s.rings[k] = r
 		}
-		r.add(second, elapsed, t, s.reason(t.LastChange.Reason))
+		r.add(second, elapsed, t)
 		s.order = append(s.order, r)
 	}
 	if len(s.rings) > len(s.order) {
@@ -88,15 +85,12 @@ func (s *Store) Record(at time.Time, targets []status.Target) {
 	}
 }
 
-// reason returns the number of a reason.
-func (s *Store) reason(text string) uint8 {
-	for i, r := range s.reasons {
-		if r == text {
-			return uint8(i)
-		}
+// Changed remembers that the limit of a target changed, if the target is known.
+func (s *Store) Changed(scope string, port uint16, c Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.rings[key{scope, port}]; r != nil {
+		r.changes[r.changed%maxChanges] = c
+		r.changed++
 	}
-	if len(s.reasons) <= maxReasons {
-		s.reasons = append(s.reasons, text)
-	}
-	return uint8(len(s.reasons) - 1)
 }

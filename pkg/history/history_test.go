@@ -31,12 +31,14 @@ func TestPoints(t *testing.T) {
 	tg.RejectedTotal = status.Rejected{Limit: 1, Pace: 2, Source: 3, HoldTimeout: 4}
 	tg.WouldRejectTotal = 5
 	tg.Window, tg.BaselineSeconds = status.Window{Samples: 7, MeanSeconds: 0.0203}, 0.0199
-	tg.Limit, tg.LastChange = 57, status.Change{Reason: "gradient", SecondsAgo: 0.4}
+	tg.Limit = 57
+	s.Changed("host", 80, Change{Time: begin.Add(600 * time.Millisecond), From: 20, To: 57, Reason: "gradient", Words: "a queue stands"})
+	s.Changed("host", 81, Change{Reason: "a target that is not known"})
 	s.Record(begin.Add(1010*time.Millisecond), []status.Target{tg})
 
 	// Two seconds are missing: the agent was stopped.
 	tg.AdmittedTotal += 300
-	tg.Limit, tg.LastChange.SecondsAgo = 58, 3.9 // by an idle connection
+	tg.Limit = 58
 	s.Record(begin.Add(4*time.Second), []status.Target{tg})
 
 	got, err := json.Marshal(s.Newest(Points, all))
@@ -51,7 +53,7 @@ func TestPoints(t *testing.T) {
 		`"rejected_per_second":{"limit":[null,0.990099,null,null,0],"pace":[null,1.9802,null,null,0],` +
 		`"source":[null,2.9703,null,null,0],"hold_timeout":[null,3.9604,null,null,0]},` +
 		`"would_reject_per_second":[null,4.9505,null,null,0],` +
-		`"changes":[{"second":1,"from":20,"to":57,"reason":"gradient"}]}]}`
+		`"changes":[{"time":"2026-05-01T03:00:00.6Z","from":20,"to":57,"reason":"gradient","words":"a queue stands"}]}]}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}
@@ -129,16 +131,12 @@ func TestAgainstFullMemory(t *testing.T) {
 
 func TestChangesAreBounded(t *testing.T) {
 	s := New()
-	for i := range 400 {
-		tg := target(80)
-		tg.Limit, tg.LastChange.Reason = i, fmt.Sprint("reason ", i)
-		s.Record(begin.Add(time.Duration(i)*time.Second), []status.Target{tg})
-	}
-	if n := len(s.reasons); n != maxReasons+1 {
-		t.Errorf("%d reasons", n)
+	s.Record(begin, []status.Target{target(80)})
+	for i := range 3*maxChanges + 1 {
+		s.Changed("host", 80, Change{From: i, To: i + 1})
 	}
 	c := s.Newest(Points, all).Targets[0].Changes
-	if len(c) != maxChanges || c[maxChanges-1].Second != 399 || c[maxChanges-1].To != 399 || *c[0].From != c[0].To-1 {
+	if len(c) != maxChanges || c[0].From != 2*maxChanges+1 || c[maxChanges-1].To != 3*maxChanges+1 {
 		t.Errorf("%+v", c)
 	}
 }

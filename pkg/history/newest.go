@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// maxChanges is how many changes of a limit are reported.
-const maxChanges = 20
-
 // History is what is remembered of some targets. All series end at Second;
 // those of a younger target begin later.
 type History struct {
@@ -45,13 +42,14 @@ type Rejected struct {
 	HoldTimeout Values `json:"hold_timeout"`
 }
 
-// Change says what became of the limit in a second, and the reason of the last
-// change in it. From is nil where the limit before is not remembered.
+// Change is one of the limit; several within a second count as one, with the
+// reason of the largest.
 type Change struct {
-	Second int64  `json:"second"`
-	From   *int   `json:"from"`
-	To     int    `json:"to"`
-	Reason string `json:"reason"`
+	Time   time.Time `json:"time"`
+	From   int       `json:"from"`
+	To     int       `json:"to"`
+	Reason string    `json:"reason"` // as in the status
+	Words  string    `json:"words"`  // the same for people
 }
 
 // Values are points, oldest first; NaN where there is none.
@@ -103,7 +101,7 @@ func (s *Store) Newest(points int, wanted func(scope string, port uint16) bool) 
 				HoldTimeout: r.get(rejectedHoldTimeout, points),
 			},
 			WouldRejectPerSecond: r.get(wouldReject, points),
-			Changes:              r.changes(points, s.reasons),
+			Changes:              r.latest(),
 		})
 	}
 	return h

@@ -2,7 +2,6 @@ package history
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"headgate/pkg/status"
@@ -29,9 +28,6 @@ const (
 	firstRate = admitted
 )
 
-// slack is how late a point may be taken after the state that it tells of.
-const slack = Interval / 5
-
 // unknown is the value of a second in which there was none.
 var unknown = float32(math.NaN())
 
@@ -44,8 +40,10 @@ type ring struct {
 	begin       int64 // second of the first point ever: it has no rates
 	first, last int64 // seconds with a point
 	value       [numSeries][Points]float32
-	reason      [Points]uint8 // why the limit changed in that second; 0: it did not
 	totals      [numSeries]uint64
+
+	changes [maxChanges]Change // the newest ones; the n-th is at the index n modulo maxChanges
+	changed int                // how many there were
 }
 
 func newRing(t *status.Target, second int64) *ring {
@@ -55,13 +53,12 @@ func newRing(t *status.Target, second int64) *ring {
 }
 
 // add appends a point. elapsed is the time since the one before.
-func (r *ring) add(second int64, elapsed time.Duration, t *status.Target, reason uint8) {
+func (r *ring) add(second int64, elapsed time.Duration, t *status.Target) {
 	for missed := max(r.last+1, second-Points+1); missed < second; missed++ {
 		at := missed % Points
 		for s := range r.value {
 			r.value[s][at] = unknown
 		}
-		r.reason[at] = 0
 	}
 	r.rule, r.scope, r.port, r.unit, r.signal = t.Rule, t.Scope, t.Port, t.Unit, t.Signal
 	r.last = second
@@ -92,23 +89,6 @@ func (r *ring) add(second int64, elapsed time.Duration, t *status.Target, reason
 		r.value[s][at] = float32(float64(grown) / elapsed.Seconds())
 	}
 	r.totals = now
-	// The limit also moves with the connections that are only kept open, which
-	// has no reason of the algorithm's.
-	r.reason[at] = 0
-	if before, ok := r.limitBefore(second); ok && before != r.value[limit][at] &&
-		t.LastChange.SecondsAgo < (elapsed+slack).Seconds() {
-		r.reason[at] = reason
-	}
-}
-
-// limitBefore is the last limit that is known from before a second.
-func (r *ring) limitBefore(second int64) (float32, bool) {
-	for second--; second >= r.first; second-- {
-		if v := r.value[limit][second%Points]; v == v {
-			return v, true
-		}
-	}
-	return 0, false
 }
 
 // totals are the counters of a target by the series that they make.
@@ -132,21 +112,11 @@ func (r *ring) get(s series, points int) Values {
 	return v
 }
 
-// changes returns the newest changes of the limit, oldest first.
-func (r *ring) changes(points int, reasons []string) []Change {
-	first := max(r.first, r.last-int64(points)+1)
-	changes := []Change{}
-	for second := r.last; second >= first && len(changes) < maxChanges; second-- {
-		at := second % Points
-		if r.reason[at] == 0 {
-			continue
-		}
-		c := Change{Second: second, To: int(r.value[limit][at]), Reason: reasons[r.reason[at]]}
-		if from, ok := r.limitBefore(second); ok {
-			c.From = new(int(from))
-		}
-		changes = append(changes, c)
+// latest returns the newest changes of the limit, oldest first.
+func (r *ring) latest() []Change {
+	kept := make([]Change, 0, maxChanges)
+	for i := max(r.changed-maxChanges, 0); i < r.changed; i++ {
+		kept = append(kept, r.changes[i%maxChanges])
 	}
-	slices.Reverse(changes)
-	return changes
+	return kept
 }

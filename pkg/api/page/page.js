@@ -61,10 +61,9 @@ class Past {
         if (at >= 0) kept[at] = v;
       });
     }
-    const begin = end - h.second;
-    const changes = t.changes.map((c) => ({ ...c, second: begin + c.second }));
-    const first = end - t.limit.length;
-    this.changes = this.changes.filter((c) => c.second <= first).concat(changes).slice(-20);
+    // What is kept from before may be of an agent that is gone.
+    const first = t.changes.length ? Date.parse(t.changes[0].time) : Infinity;
+    this.changes = this.changes.filter((c) => Date.parse(c.time) < first).concat(t.changes).slice(-20);
   }
 
   now(key) {
@@ -165,10 +164,9 @@ class Card {
     if (t.mode === 'observe') rows.push(['would be refused', rate(past.now('would_reject')), count(t.would_reject_total)]);
     fill(this.parts.reasons, rows);
 
-    const changes = past.changes.filter((c) => c.from !== c.to).slice(-6).reverse();
-    fill(this.parts.changes, changes.map((c) => [
-      ago(past.second - c.second), `${count(c.from)} → ${count(c.to)}`, c.reason,
-    ]), 'none in ten minutes');
+    fill(this.parts.changes, past.changes.slice(-6).reverse().map((c) => [
+      ago(past.second - Date.parse(c.time) / 1000), `${count(c.from)} → ${count(c.to)}`, c.words,
+    ]), 'none yet');
 
     const q = t.accept_queue, trip = t.tcp_rtt_seconds;
     fill(this.parts.more, [
@@ -217,9 +215,10 @@ function fill(body, rows, none) {
   }
 }
 
-// get asks the agent for something.
+// get asks the agent for something. The page's own address may hold a password,
+// which fetch does not take; the browser sends it all the same.
 async function get(path) {
-  return fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(patience) });
+  return fetch(location.origin + location.pathname + path, { cache: 'no-store', signal: AbortSignal.timeout(patience) });
 }
 
 async function getJSON(path) {
@@ -314,7 +313,7 @@ function gone(error) {
   document.body.dataset.stale = 'true';
   document.title = 'headgate: no data';
   alarm(heard
-    ? `No data since ${clock(heard)}, ${ago((Date.now() - heard) / 1000)} ago. ${cause(error)}`
+    ? `No data since ${clock(heard)}, for ${ago(Math.max(1, (Date.now() - heard) / 1000))}. ${cause(error)}`
     : `No data. ${cause(error)}`);
 }
 

@@ -33,9 +33,9 @@ export function known(n) {
   return n === 0 ? null : n;
 }
 
-// ago writes how long ago something was: 0.4 s, 12 s, 3 min, 2 h.
+// ago writes how long ago something was: now, 12 s, 3 min, 2 h.
 export function ago(s) {
-  if (s < 9.5) return Math.max(0, s).toFixed(s < 0.95 ? 1 : 0) + ' s';
+  if (s < 0.5) return 'now';
   if (s < 119.5) return Math.round(s) + ' s';
   if (s < 7170) return Math.round(s / 60) + ' min';
   return Math.round(s / 3600) + ' h';
