@@ -105,6 +105,8 @@ var rows = []row{
 			{expr: `headgate_lease_age_seconds` + at, legend: "{{instance}}"}}},
 		{title: "Programs attached", what: "By hook.", unit: units, width: 8, queries: []query{
 			{expr: `headgate_programs_attached` + at, legend: "{{instance}} {{hook}}"}}},
+		{title: "Hooks shadowed", what: "Programs of others that may decide before headgate's.", unit: units, width: 8, queries: []query{
+			{expr: `headgate_hook_shadowed` + at, legend: "{{instance}} {{hook}}"}}},
 		{title: "Maps full", what: "Entries a second that a map in the kernel had no room for.", unit: perSec, width: 8, queries: []query{
 			{expr: `rate(headgate_map_full_total` + at + `[$__rate_interval])`, legend: "{{instance}} {{map}}"}}},
 		{title: "Drift", what: "Units that a recount found too many, or with a minus too few.", unit: units, width: 8, queries: []query{

@@ -227,3 +227,46 @@ func BenchmarkGather(b *testing.B) {
 		}
 	}
 }
+
+// What dashboards and alerts of others may count on: these names, types and
+// labels stay.
+func TestContract(t *testing.T) {
+	target := []string{"rule", "scope", "port", "unit"}
+	and := func(label string) []string { return append(slices.Clone(target), label) }
+	got := map[string]Family{}
+	for _, f := range Reference() {
+		got[f.Name] = f
+	}
+	for _, want := range []Family{
+		{Name: "headgate_limit", Type: "gauge", Labels: target},
+		{Name: "headgate_in_flight", Type: "gauge", Labels: target},
+		{Name: "headgate_waiting", Type: "gauge", Labels: target},
+		{Name: "headgate_admitted_total", Type: "counter", Labels: target},
+		{Name: "headgate_rejected_total", Type: "counter", Labels: and("reason")},
+		{Name: "headgate_held_total", Type: "counter", Labels: target},
+		{Name: "headgate_would_reject_total", Type: "counter", Labels: target},
+		{Name: "headgate_exempted_total", Type: "counter", Labels: target},
+		{Name: "headgate_service_seconds", Type: "histogram", Labels: target},
+		{Name: "headgate_tcp_rtt_seconds", Type: "histogram", Labels: target},
+		{Name: "headgate_baseline_seconds", Type: "gauge", Labels: target},
+		{Name: "headgate_gradient_ratio", Type: "gauge", Labels: target},
+		{Name: "headgate_pace_per_second", Type: "gauge", Labels: target},
+		{Name: "headgate_accept_queue_length", Type: "gauge", Labels: target},
+		{Name: "headgate_windows_total", Type: "counter", Labels: and("outcome")},
+		{Name: "headgate_recount_drift", Type: "gauge", Labels: target},
+		{Name: "headgate_map_full_total", Type: "counter", Labels: []string{"map"}},
+		{Name: "headgate_events_lost_total", Type: "counter", Labels: []string{"where"}},
+		{Name: "headgate_programs_attached", Type: "gauge", Labels: []string{"hook"}},
+		{Name: "headgate_hook_shadowed", Type: "gauge", Labels: []string{"hook"}},
+		{Name: "headgate_capability", Type: "gauge", Labels: []string{"name"}},
+		{Name: "headgate_lease_age_seconds", Type: "gauge"},
+		{Name: "headgate_config_last_reload_successful", Type: "gauge"},
+		{Name: "headgate_build_info", Type: "gauge", Labels: []string{"version", "goversion"}},
+	} {
+		have := got[want.Name]
+		have.Help = ""
+		if d := cmp.Diff(want, have); d != "" {
+			t.Errorf("%s:\n%s", want.Name, d)
+		}
+	}
+}
