@@ -57,6 +57,7 @@ func TestChurn(t *testing.T) {
 		addrs[i] = netip.AddrPortFrom(prefix.Addr(), port)
 	}
 	a := protect(t, srv, 1000)
+	neverDrifts(t, a)
 	s := startChurnServer(t, srv)
 	begin := time.Now()
 	for round := range churnRounds {

@@ -20,6 +20,7 @@ func TestHeldChurn(t *testing.T) {
 	srv, cli, to4 := hosts(t)
 	to6 := netip.AddrPortFrom(srv.Addr6, port)
 	a := startHolding(t, srv, holding(limit, time.Second))
+	neverDrifts(t, a)
 	startChurnServer(t, srv)
 	peak := watchPeak(t)
 	var group sync.WaitGroup

@@ -193,3 +193,35 @@ func detach(t *testing.T, hook string) {
 		t.Fatal(err)
 	}
 }
+
+// neverDrifts has an agent compare its counts all the time until the test ends,
+// and fails the test when something is wrong with them.
+func neverDrifts(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan struct{})
+	n := 0
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			if err := a.Recount(); err != nil {
+				t.Error(err)
+				return
+			}
+			n++
+			r := target(a).Recount
+			if r.SecondsAgo = 0; r != (status.Recount{}) {
+				t.Errorf("recount %d corrected what was right: %+v", n, r)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(done)
+		<-ended
+		t.Logf("%d recounts found nothing wrong", n)
+	})
+}

@@ -45,6 +45,7 @@ func TestRequestsOverBadNetwork(t *testing.T) {
 	})
 	s := serve(t, w.A.Host, backend.Spec{Protocol: "http", Workers: 5, Service: time.Millisecond})
 	ag := startHolding(t, w.A.Host, requests(5))
+	neverDrifts(t, ag)
 	a := askers{n: clients, each: each, from: w.B.Host, to: netip.AddrPortFrom(w.A.Addr4, port)}
 	conns := a.dial(t)
 	await(t, "all are connected", func() (any, bool) { st := target(ag); return st, st.Connections == clients })
@@ -112,6 +113,7 @@ func TestRequestsWhilePacketFilterChanges(t *testing.T) {
 	srv, cli, to := hosts(t)
 	s := serve(t, srv, backend.Spec{Protocol: "http", Service: work})
 	ag := startHolding(t, srv, requests(10))
+	neverDrifts(t, ag)
 	a := askers{n: 60, from: cli, to: to}
 	conns := a.dial(t)
 	done := make(chan answers, 1)
@@ -161,6 +163,7 @@ func TestRequestChurn(t *testing.T) {
 	srv, cli, to := hosts(t)
 	s := serve(t, srv, contended("http"))
 	ag := startHolding(t, srv, requests(10))
+	neverDrifts(t, ag)
 	var answered, gaveUp atomic.Int64
 	var all sync.WaitGroup
 	end := time.Now().Add(3 * time.Second)

@@ -40,6 +40,7 @@ func TestRequestLimit(t *testing.T) {
 	}
 	t.Run("fixed", func(t *testing.T) {
 		a := startHolding(t, srv, requests(10))
+		neverDrifts(t, a)
 		for _, n := range []int{100, 1000} {
 			check(t, n, 0.95)
 			if most := mostInside(t, s); most != 10 {
@@ -67,6 +68,7 @@ func TestRequestLimitFromFarBelow(t *testing.T) {
 	srv, cli, to := hosts(t)
 	s := serve(t, srv, backend.Spec{Protocol: "http", Service: 200 * time.Millisecond})
 	ag := startHolding(t, srv, requests(limit))
+	neverDrifts(t, ag)
 	conns := askers{n: 1000, from: cli, to: to}.dial(t)
 	for round := range 3 {
 		got := askers{each: 2}.drive(conns, patience)
