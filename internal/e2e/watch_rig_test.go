@@ -91,7 +91,7 @@ func watch(t *testing.T, during time.Duration) *watched {
 	for _, rate := range []float64{0.5, 0.8, 2.5, 2.5, 0.7, 0.4, 1.5, 0.9} {
 		steps = append(steps, load.Step{Rate: rate * watchedCapacity, For: part})
 	}
-	for i, factor := range []float64{1, 0, 0.5, 0.35} {
+	for i, factor := range []float64{1, 0, 0.5, 0.25} {
 		if factor == 0 {
 			continue
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"headgate/internal/browser"
+	"headgate/pkg/controller"
 	"headgate/pkg/events"
 	"headgate/pkg/explain"
 	"headgate/pkg/history"
@@ -91,7 +92,7 @@ func showPage(t *testing.T, n int) (*browser.Tab, *many, *httptest.Server) {
 	for second := range history.Points {
 		at := time.Now().Add(time.Duration(second-history.Points+1) * time.Second)
 		past.Record(at, targetsAt(second, n))
-		past.Changed("host", 8000, history.Change{Time: at, From: second, To: second + 1, Reason: "gradient", Words: "a queue stands, so it shrinks"})
+		past.Changed("host", 8000, history.Change{Time: at, From: second, To: second + 1, Reason: "dither", Words: controller.ReasonDither.Words()})
 	}
 	server := httptest.NewServer(newHandler(agent, past, nil, slog.New(slog.DiscardHandler)))
 	t.Cleanup(server.Close)
@@ -158,6 +159,9 @@ const faults = `(() => {
 		const front = light(rgb(e.closest('svg') ? style.fill : style.color)), back = light(rgb(getComputedStyle(behind).backgroundColor));
 		const contrast = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
 		if (contrast < 4.5) found.push(what + ' has a contrast of ' + contrast.toFixed(2));
+	}
+	for (const e of document.querySelectorAll('section, figure, .figure, summary')) {
+		if (e.scrollWidth > e.clientWidth + 1) found.push(e.tagName + ' "' + e.textContent.trim().slice(0, 40) + '" is wider than its place');
 	}
 	return [...new Set(found)];
 })()`
