@@ -55,8 +55,7 @@ func TestPrometheus(t *testing.T) {
 				p.await(t, r.Name, r.Name)
 			}
 			// Pending are those only that an overload is about.
-			overload := strings.HasPrefix(r.Name, "HeadgateRefusing") ||
-				r.Name == "HeadgateAtFloorAndCongested" || r.Name == "HeadgateAcceptQueueOverflows"
+			overload := strings.HasPrefix(r.Name, "HeadgateRefusing") || r.Name == "HeadgateAtFloorAndCongested"
 			if r.Type == "alerting" && r.State != "inactive" && !overload {
 				t.Errorf("alert %s is %s", r.Name, r.State)
 			}

@@ -68,6 +68,10 @@ func TestAcceptQueue(t *testing.T) {
 		t.Errorf("the kernel has %d connections, the agent %d", n, backlog+1)
 	}
 	staysInFlight(t, a, backlog+1, 200*time.Millisecond)
+	await(t, "the overflows are told", func() (any, bool) {
+		q := target(a).AcceptQueue
+		return q, q.OverflowsTotal > 0
+	})
 
 	closeListener()
 	awaitInFlight(t, a, 0)

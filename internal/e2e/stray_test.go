@@ -57,6 +57,11 @@ func TestStraysHoldNoSlotForLong(t *testing.T) {
 		}
 	}
 	connects("strays")
+	// The kernel drops strays at the listener, and counts that there.
+	time.Sleep(1100 * time.Millisecond)
+	if n := target(a).AcceptQueue.OverflowsTotal; n != 0 {
+		t.Errorf("%d strays are taken for connections that found the accept queue full", n)
+	}
 }
 
 // A schedule that slow clients filled and left, under a slow rate, must not

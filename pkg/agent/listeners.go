@@ -38,7 +38,11 @@ func (a *Agent) watchAllListeners(now time.Duration) error {
 // accept queues, and the cgroups that their connections will belong to.
 func (a *Agent) watchListeners(s *scopeState, targets map[uint16]*target, now time.Duration) error {
 	var listeners []scope.Listener
+	var overflows uint64
 	err := s.netns.Do(func() (err error) {
+		if overflows, err = scope.Overflows(); err != nil {
+			return err
+		}
 		listeners, err = scope.Listeners()
 		return err
 	})
@@ -53,6 +57,7 @@ func (a *Agent) watchListeners(s *scopeState, targets map[uint16]*target, now ti
 		}
 		q := queues[l.Port]
 		q.present = true
+		q.overflowed = overflows
 		q.queued += l.Queued
 		q.backlog += l.Backlog
 		q.dropped += l.Dropped

@@ -79,8 +79,11 @@ type listenerState struct {
 	timed     bool   // their packets are seen
 	queued    int    // connections that nobody has accepted yet
 	backlog   int    // most of them
-	dropped   uint64 // connections lost to a full queue, as the kernel counts
-	overflows uint64 // the same since the agent began
+	dropped   uint64 // packets, as the kernel counts
+	overflows uint64 // connections that found a full queue, since the agent began
+
+	// overflowed counts those of all ports of the scope.
+	overflowed uint64
 }
 
 type change struct {
@@ -327,12 +330,13 @@ func (t *target) doubt() time.Duration {
 }
 
 // listen takes in what the target's listeners look like now. The kernel counts
-// what each has dropped, and takes the number along when it is closed.
+// what each has dropped, and takes the number along when it is closed. Strays are
+// in it, too; how many found a full queue is counted for all listeners together.
 func (t *target) listen(now listenerState) {
 	was := t.listener
 	now.overflows = was.overflows
-	if now.dropped > was.dropped && was.present {
-		now.overflows += now.dropped - was.dropped
+	if now.dropped > was.dropped && now.overflowed > was.overflowed && was.present {
+		now.overflows += min(now.dropped-was.dropped, now.overflowed-was.overflowed)
 	}
 	t.listener = now
 	if now.present {

@@ -16,7 +16,7 @@ type Listener struct {
 	CgroupID uint64 // of the process that made the socket, when it made it
 	Queued   int    // established connections not accepted yet
 	Backlog  int    // most that may be queued
-	Dropped  uint64 // connections lost to a full queue, of 2^32
+	Dropped  uint64 // packets: of connections that found a full queue, and strays; of 2^32
 }
 
 // From linux/inet_diag.h and linux/tcp_states.h.
