@@ -82,8 +82,7 @@ func startDemoAgent(t demo.Target, algorithm string) (demo.Limiter, error) {
 }
 
 func (d *demoAgent) SetMode(mode string) error {
-	d.Agent.SetMode(config.Mode(mode))
-	return nil
+	return d.Agent.SetMode(config.Mode(mode))
 }
 
 func (d *demoAgent) Close() error {

@@ -12,6 +12,8 @@ import (
 
 	"headgate/pkg/agent"
 	"headgate/pkg/api"
+	"headgate/pkg/config"
+	"headgate/pkg/control"
 	"headgate/pkg/watch"
 )
 
@@ -65,9 +67,13 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 	if err != nil {
 		return err
 	}
-	a, err := agent.Start(cfg, version, log)
+	socket, err := listenSocket(cfg, log)
 	if err != nil {
 		return errors.Join(err, server.Close())
+	}
+	a, err := agent.Start(cfg, version, log)
+	if err != nil {
+		return errors.Join(err, server.Close(), socket.Close())
 	}
 	defer func() {
 		if keep {
@@ -80,8 +86,20 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 	manager.ready()
 	defer manager.stopping()
 	go manager.watchdog(ctx, a.Alive)
-	served := make(chan error, 1)
+	served, serving := make(chan error, 2), 1
 	go func() { served <- server.Serve(a, log) }()
+
+	reloading := &reloader{Agent: a, settings: s, manager: manager}
+	if socket != nil {
+		serving++
+		go func() { served <- socket.Serve(reloading, log) }()
+	}
+	defer func() {
+		err = errors.Join(err, server.Close(), socket.Close())
+		for range serving {
+			err = errors.Join(err, <-served)
+		}
+	}()
 
 	changed, unwatch := watchFile(s.file, content, log)
 	defer unwatch()
@@ -89,19 +107,40 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 		select {
 		case <-ctx.Done():
 			log.Info("stopping", "keep", keep)
-			return errors.Join(server.Close(), <-served)
+			return nil
 		case err := <-served:
+			serving--
 			return err
 		case <-hup:
-			done := manager.reloading()
-			_ = a.Reload(s.load) // it has said so, and goes on
-			done()
+			_ = reloading.Reload(control.Reload{}) // it has said so, and goes on
 		case <-changed:
-			done := manager.reloading()
-			_ = a.Reload(s.load)
-			done()
+			_ = reloading.Reload(control.Reload{})
 		}
 	}
+}
+
+// reloader is an agent that reads its configuration as it did at the start.
+type reloader struct {
+	*agent.Agent
+	settings *settings
+	manager  systemd
+}
+
+// Reload implements [api.Control].
+func (r *reloader) Reload(from control.Reload) error {
+	defer r.manager.reloading()()
+	return r.Agent.Reload(func() (*config.Config, error) { return r.settings.loadFrom(from.SSHPort) })
+}
+
+// listenSocket takes the socket for changes. The default one can be done
+// without: an agent that is no root, or a second one, still protects.
+func listenSocket(cfg *config.Config, log *slog.Logger) (*api.Socket, error) {
+	socket, err := api.ListenSocket(cfg)
+	if err != nil && cfg.Socket == config.Default().Socket {
+		log.Warn("nobody can tell this agent to change anything; it goes on without", "error", err)
+		return nil, nil
+	}
+	return socket, err
 }
 
 // watchFile tells when a configuration file has changed, until stop. Where that

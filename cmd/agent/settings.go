@@ -20,6 +20,7 @@ type settings struct {
 	file     string
 	ports    []string
 	force    bool
+	sshPort  uint16             // of the session that the command was started from
 	override map[string]*string // by key of the configuration
 	flags    *pflag.FlagSet
 }
@@ -28,6 +29,8 @@ type settings struct {
 var overridable = []struct{ key, usage string }{
 	{"listen", "`address` that metrics, health and status are served on"},
 	{"web_config", "`file` that turns on TLS and authentication for it"},
+	{"socket", "unix socket that changes are asked for on, a `path` or none"},
+	{"socket_group", "`group` that may use it"},
 	{"state", "`directory` on a bpffs that the kernel's part is pinned in"},
 	{"window", "`time` between two readings, 10ms to 10s"},
 	{"lease", "`time` after which every gate opens when the agent is gone"},
@@ -43,7 +46,7 @@ func (s *settings) register(cmd *cobra.Command) {
 	f.BoolVar(&s.force, "force", false, "allow what looks like a mistake that locks everybody out")
 	d := config.Default()
 	defaults := map[string]string{
-		"listen": d.Listen, "state": d.State, "window": d.Window.String(),
+		"listen": d.Listen, "socket": d.Socket, "state": d.State, "window": d.Window.String(),
 		"lease": d.Lease.String(), "mode": string(d.Mode),
 	}
 	for _, o := range overridable {
@@ -59,6 +62,15 @@ func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
 // load makes the configuration: flags over environment over file.
 func (s *settings) load() (*config.Config, error) {
+	if s.sshPort == 0 {
+		s.sshPort = config.SSHPort(getenv)
+	}
+	return s.loadFrom(0)
+}
+
+// loadFrom is load for somebody who asks from an ssh session with that port; 0
+// for none. That of the start counts as well.
+func (s *settings) loadFrom(sshPort uint16) (*config.Config, error) {
 	if s.file == "" && len(s.ports) == 0 {
 		return nil, usageError{errors.New("nothing to protect: give a port (-p 8080) or a configuration file (-c FILE)")}
 	}
@@ -74,7 +86,7 @@ func (s *settings) load() (*config.Config, error) {
 		File:      s.file,
 		Ports:     s.ports,
 		Overrides: []config.Override{flags, config.Environment(getenv)},
-		SSHPort:   config.SSHPort(getenv),
+		SSHPorts:  []uint16{s.sshPort, sshPort},
 		Force:     s.force,
 	})
 }

@@ -117,6 +117,7 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 	if err := a.locked(func() error { return a.watchAllListeners(a.renewed) }); err != nil {
 		return nil, err
 	}
+	a.reloads.good = time.Now()
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
 	a.goes.Go(func() { a.loop(ctx) })
@@ -370,15 +371,6 @@ func (a *Agent) settle(scopes []*scopeState) error {
 		}
 	}
 	return nil
-}
-
-// SetMode switches every target to enforce or observe, from the next window on.
-func (a *Agent) SetMode(m config.Mode) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, t := range a.targets {
-		t.mode = m
-	}
 }
 
 // setEnded waits for a plan that is being applied, and lets no other one begin.

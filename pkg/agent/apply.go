@@ -194,6 +194,7 @@ func (a *Agent) commit(d *difference, cfg *config.Config) error {
 	}
 	for _, t := range d.added {
 		t.last = readings[t.id] // the status is right from the start
+		t.replace(d.removed)
 	}
 	a.plan, a.cfg, a.missing, a.targets = d.plan, cfg, d.missing, d.targets
 	a.scopes = nil
@@ -222,6 +223,17 @@ func (a *Agent) commit(d *difference, cfg *config.Config) error {
 	a.renewed = now
 	a.announce(d)
 	return err
+}
+
+// replace takes over what was set by hand for the target that had its place: its
+// namespace is another one now.
+func (t *target) replace(removed []*target) {
+	for _, r := range removed {
+		if r.config.Port == t.config.Port && r.config.Rule.Scope == t.config.Rule.Scope {
+			t.overridden = r.overridden
+			t.setMode()
+		}
+	}
 }
 
 // order puts the orders of some targets in force at once.

@@ -153,6 +153,9 @@ func (a *Agent) tellRefusal(t *target, r refusal, now time.Duration, last bool) 
 // ago. Several changes are told of as one, with the reason of the largest.
 func (a *Agent) tellLimit(t *target, now time.Duration) {
 	limit := t.decision.Limit
+	if o := t.overridden.limit; o != nil {
+		limit = *o
+	}
 	if t.told.limit == 0 {
 		t.told.limit, t.told.limitAt, t.told.before = limit, now, limit
 	}

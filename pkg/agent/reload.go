@@ -11,7 +11,7 @@ import (
 // reloads is what became of the last reload.
 type reloads struct {
 	at   time.Time // zero: there was none
-	good time.Time // when a configuration was put in force last
+	good time.Time // when a configuration was put in force last, at the start too
 	err  error     // of the last
 }
 
@@ -49,6 +49,8 @@ func (a *Agent) changeable(cfg *config.Config) error {
 		{"listen", a.cfg.Listen, cfg.Listen},
 		{"web_config", a.cfg.WebConfig, cfg.WebConfig},
 		{"state", a.cfg.State, cfg.State},
+		{"socket", a.cfg.Socket, cfg.Socket},
+		{"socket_group", a.cfg.SocketGroup, cfg.SocketGroup},
 	} {
 		if k.was != k.is {
 			errs = append(errs, fmt.Errorf("%s cannot be changed from %q to %q while the agent runs: restart it, with --keep to keep the counts", k.key, k.was, k.is))

@@ -43,6 +43,12 @@ func (a *Agent) status(now time.Duration) status.Status {
 		s.Targets = append(s.Targets, t.status(now))
 	}
 	a.checks.report(&s)
+	if r := a.reloads; !r.at.IsZero() {
+		s.Reload = &status.Reload{Successful: r.err == nil, SecondsAgo: time.Since(r.at).Seconds()}
+		if r.err != nil {
+			s.Reload.Error = r.err.Error()
+		}
+	}
 	return s
 }
 
@@ -58,6 +64,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		ProgramsAttached: make(map[string]int),
 		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0, "wakes": 0, "source_counts": 0},
 		ReloadFailed:     a.reloads.err != nil,
+		Loaded:           a.reloads.good,
 	}
 	for hook, n := range a.gate.Attached() {
 		s.ProgramsAttached[string(hook)] = n

@@ -26,7 +26,9 @@ type target struct {
 	config config.Target
 	algo   controller.Algorithm
 	signal loader.Signal
-	mode   config.Mode
+	mode   config.Mode // in force
+
+	overridden override
 
 	last      loader.Reading
 	idle      int           // connections that are only kept open, at the last step
@@ -163,7 +165,8 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	} else {
 		t.pacing = n.pacing
 	}
-	t.config, t.mode = n.config, n.mode
+	t.config = n.config
+	t.setMode()
 	t.ingress, t.most, t.adaptive, t.quantiles = n.ingress, n.most, n.adaptive, n.quantiles
 	t.idle = t.idleIn(r)
 	if !c.limit {
@@ -202,7 +205,7 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 		Sum:         r.Sum[s] - t.last.Sum[s],
 		MaxInFlight: max(t.last.InFlight-idle, r.InFlight-t.idle),
 		Refused:     r.Rejected - t.last.Rejected + r.WouldReject - t.last.WouldReject,
-		Observing:   t.mode == config.ModeObserve,
+		Observing:   t.mode == config.ModeObserve || t.overridden.limit != nil,
 	}
 	if r.RefusedIn == t.tick {
 		in.Refused = max(in.Refused, 1) // or had to wait, for want of a slot
@@ -235,6 +238,10 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	}
 	t.last = r
 
+	if t.expire(now) {
+		log.Info("the limit that was set by hand has expired", "rule", t.config.Rule.Name, "port", t.config.Port,
+			"scope", t.config.Rule.Scope.String())
+	}
 	before := t.decision.Limit
 	t.decision = t.algo.Decide(in)
 	if t.decision.Limit != before {
@@ -286,10 +293,11 @@ func (t *target) enforced(limit int) int {
 
 func (t *target) order() loader.Order {
 	d, rule := t.decision, t.config.Rule
+	limit, after := t.limits()
 	o := loader.Order{
 		Enforce:      t.mode == config.ModeEnforce,
-		Limit:        t.enforced(d.Limit),
-		AfterRefusal: t.enforced(d.AfterRefusal),
+		Limit:        limit,
+		AfterRefusal: after,
 		Signal:       t.signal,
 		Tick:         t.tick,
 		CohortEpoch:  d.CohortEpoch + t.epoch,
@@ -351,6 +359,7 @@ func (t *target) status(now time.Duration) status.Target {
 		terms[term.Name] = term.Value
 	}
 	rule, r := t.config.Rule, &t.last
+	limit, _ := t.limits()
 	window := &t.service.window
 	if t.signal == loader.RTT {
 		window = &t.trips.window
@@ -363,7 +372,7 @@ func (t *target) status(now time.Duration) status.Target {
 		Mode:        string(t.mode),
 		Listening:   t.listener.present,
 		Algorithm:   rule.Limit.Algorithm,
-		Limit:       t.enforced(t.decision.Limit),
+		Limit:       limit,
 		AtFloor:     t.floor > 0 && t.decision.Limit <= t.floor,
 		InFlight:    r.InFlight,
 		Waiting:     r.Waiting,
@@ -407,6 +416,7 @@ func (t *target) status(now time.Duration) status.Target {
 			Order:          string(rule.Hold.Order),
 		}
 	}
+	st.Override = t.overridden.status(now)
 	if t.change.reason != "" {
 		st.LastChange = status.Change{Reason: t.change.reason, SecondsAgo: (now - t.change.at).Seconds()}
 	}

@@ -27,6 +27,15 @@ type Config struct {
 	// Listen speaks plain HTTP.
 	WebConfig string `yaml:"web_config"`
 
+	// Socket is the unix socket that changes of a running agent are asked for on:
+	// limits and modes by hand, exemptions, a reload. Who may write to it may do
+	// that; its mode is 0660. An absolute path, or none.
+	Socket string `yaml:"socket"`
+
+	// SocketGroup is the group that Socket belongs to, by name or number, so that
+	// its members may use it. By default that of the agent.
+	SocketGroup string `yaml:"socket_group"`
+
 	// State is the directory on a BPF file system (bpffs) that programs and
 	// maps are pinned under, so that they outlive the agent. An absolute path.
 	State string `yaml:"state"`

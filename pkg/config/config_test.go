@@ -186,7 +186,7 @@ func TestOverrides(t *testing.T) {
 }
 
 func TestPorts(t *testing.T) {
-	c, err := Load(Input{Ports: []string{"8080", "22"}, SSHPort: 22, Force: true})
+	c, err := Load(Input{Ports: []string{"8080", "22"}, SSHPorts: []uint16{22}, Force: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,12 +20,14 @@ var netnsName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,254}$`)
 // variable may stand in for them.
 func (d *decoder) top(c *Config) map[string]func(value) {
 	return map[string]func(value){
-		"listen":     func(v value) { d.text(v, &c.Listen) },
-		"web_config": func(v value) { d.text(v, &c.WebConfig) },
-		"state":      func(v value) { d.text(v, &c.State) },
-		"window":     func(v value) { d.span(v, &c.Window, 10*time.Millisecond, 10*time.Second) },
-		"lease":      func(v value) { d.span(v, &c.Lease, time.Second, time.Hour) },
-		"mode":       func(v value) { choice(d, v, &c.Mode, ModeEnforce, ModeObserve) },
+		"listen":       func(v value) { d.text(v, &c.Listen) },
+		"web_config":   func(v value) { d.text(v, &c.WebConfig) },
+		"socket":       func(v value) { d.text(v, &c.Socket) },
+		"socket_group": func(v value) { d.text(v, &c.SocketGroup) },
+		"state":        func(v value) { d.text(v, &c.State) },
+		"window":       func(v value) { d.span(v, &c.Window, 10*time.Millisecond, 10*time.Second) },
+		"lease":        func(v value) { d.span(v, &c.Lease, time.Second, time.Hour) },
+		"mode":         func(v value) { choice(d, v, &c.Mode, ModeEnforce, ModeObserve) },
 	}
 }
 

@@ -240,11 +240,11 @@ rules:
 	"many in a rule":  {"rules:\n- port: 1\n" + manyKeys("  k%d: 1\n"), Input{}, []string{"258:3: more than 256 keys in one mapping"}},
 	"many in braces":  {"rules: [{port: 1}, {\n" + manyKeys("k%d: 1,\n") + "}]", Input{}, []string{"258:1: more than 256 keys in one mapping"}},
 	"too large":       {"# " + strings.Repeat("x", 1<<20), Input{}, []string{" is larger than 1048576 bytes"}},
-	"ssh": {"rules: [{port: 8080}, {port: 22}, {port: 22, name: in-x, scope: {netns: x}}]", Input{SSHPort: 22}, []string{
+	"ssh": {"rules: [{port: 8080}, {port: 22}, {port: 22, name: in-x, scope: {netns: x}}]", Input{SSHPorts: []uint16{22}}, []string{
 		"1:30: rules[1].port: port 22 is that of your ssh session, which the rule could lock out; set force: true if that is meant"}},
 	"own port": {"listen: :9000\nrules: [{port: 9000}]", Input{}, []string{
 		"2:16: rules[0].port: port 9000 is the agent's own (/etc/headgate.yaml:1:9), whose scrapes the rule could refuse; set force: true if that is meant"}},
-	"-p": {"rules: [{port: 8080}]", Input{Ports: []string{"8080", "70000", "http", "22"}, SSHPort: 22}, []string{
+	"-p": {"rules: [{port: 8080}]", Input{Ports: []string{"8080", "70000", "http", "22"}, SSHPorts: []uint16{22}}, []string{
 		`-p "70000": 70000 is not from 1 to 65535`,
 		`-p "http": "http" is not a whole number in decimal from 1 to 65535`,
 		`-p "8080": port 8080 of scope host is protected at /etc/headgate.yaml:1:16 already`,

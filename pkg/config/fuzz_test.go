@@ -30,7 +30,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Parse(data, Input{File: "f", SSHPort: 22})
+		c, err := Parse(data, Input{File: "f", SSHPorts: []uint16{22}})
 		if err == nil {
 			seen := map[target]bool{}
 			for _, x := range c.Targets() {

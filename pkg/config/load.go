@@ -24,16 +24,16 @@ type Input struct {
 	// counts. Give the flags first, then [Environment].
 	Overrides []Override
 
-	// SSHPort is the server's port of the ssh session that the agent is
-	// started from, 0 for none; see [SSHPort].
-	SSHPort uint16
+	// SSHPorts are the server's ports of the ssh sessions of those who ask for
+	// this configuration, 0 for none; see [SSHPort].
+	SSHPorts []uint16
 
 	// Force is the force key of every rule.
 	Force bool
 }
 
 // Override says what stands in for a top-level key with a single value
-// (listen, web_config, state, window, lease, mode), and how an error is to
+// (listen, web_config, socket, socket_group, state, window, lease, mode), and how an error is to
 // name its place. It returns false for a key that it leaves alone.
 type Override func(key string) (text, place string, ok bool)
 
@@ -52,6 +52,7 @@ func Environment(lookup func(name string) (string, bool)) Override {
 func Default() *Config {
 	return &Config{
 		Listen: "127.0.0.1:9464",
+		Socket: "/run/headgate/headgate.sock",
 		State:  "/sys/fs/bpf/headgate",
 		Window: 100 * time.Millisecond,
 		Lease:  3 * time.Second,
@@ -112,7 +113,7 @@ func Parse(data []byte, in Input) (*Config, error) {
 		}
 	}
 	d.complete(c, in.Force)
-	d.validate(c, in.SSHPort)
+	d.validate(c, in.SSHPorts)
 	if err := d.err(); err != nil {
 		return nil, err
 	}

@@ -6,18 +6,28 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"headgate/pkg/controller"
 )
 
+// SocketNone is the value of the key socket that there is none.
+const SocketNone = "none"
+
+// maxSocket is how long the name of a unix socket can be (sun_path of unix(7)).
+const maxSocket = 107
+
 var ruleName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 
 // validate checks what is more than the range of one value.
-func (d *decoder) validate(c *Config, sshPort uint16) {
+func (d *decoder) validate(c *Config, sshPorts []uint16) {
 	listen := d.validateListen(c)
 	if !filepath.IsAbs(c.State) || filepath.Clean(c.State) == "/" {
 		d.failf(d.where("state"), "%s is not the absolute path of a directory", quote(c.State))
+	}
+	if c.Socket != SocketNone && (!filepath.IsAbs(c.Socket) || len(c.Socket) > maxSocket) {
+		d.failf(d.where("socket"), "%s is neither none nor an absolute path of at most %d bytes", quote(c.Socket), maxSocket)
 	}
 	if c.Lease < 3*c.Window {
 		d.failf(d.where("lease", "window"), "the lease of %v is less than 3 windows of %v", c.Lease, c.Window)
@@ -41,7 +51,7 @@ func (d *decoder) validate(c *Config, sshPort uint16) {
 		for j, port := range r.Ports {
 			switch {
 			case r.Force || r.Scope != (Scope{}):
-			case port == sshPort:
+			case slices.Contains(sshPorts, port):
 				d.failf(o.ports[j], "port %d is that of your ssh session, which the rule could lock out; set force: true if that is meant", port)
 			case port == listen:
 				d.failf(o.ports[j], "port %d is the agent's own (%s), whose scrapes the rule could refuse; set force: true if that is meant", port, d.where("listen"))

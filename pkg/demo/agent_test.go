@@ -18,8 +18,7 @@ import (
 type limiter struct{ *agent.Agent }
 
 func (l limiter) SetMode(mode string) error {
-	l.Agent.SetMode(config.Mode(mode))
-	return nil
+	return l.Agent.SetMode(config.Mode(mode))
 }
 
 func (l limiter) Close() error { return l.Remove() }

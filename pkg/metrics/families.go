@@ -202,6 +202,15 @@ var families = []family{
 		help:    "1 when the last reload of the configuration succeeded or there was none, 0 when it kept the old one.",
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(truth(!s.ReloadFailed), "") },
 	},
+	{
+		name: "headgate_config_last_reload_success_timestamp_seconds", kind: gauge,
+		help: "When a configuration was put in force last, at the start or by a reload, since the epoch.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) {
+			if !s.Loaded.IsZero() {
+				emit(float64(s.Loaded.UnixMilli())/1000, "")
+			}
+		},
+	},
 }
 
 // plain reads one value of a target.

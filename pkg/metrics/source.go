@@ -29,6 +29,7 @@ type Snapshot struct {
 	MapFull          map[string]uint64 // insertions that a full map refused, by map
 	Events           map[string]uint64 // published, by type
 	EventsLost       map[string]uint64 // by where
+	Loaded           time.Time         // when a configuration was put in force last
 	ReloadFailed     bool              // the last reload kept the old configuration
 }
 

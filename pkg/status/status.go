@@ -13,6 +13,9 @@ type Status struct {
 	// none when they are.
 	Problems []string `json:"problems"`
 
+	// Reload is absent as long as there was none.
+	Reload *Reload `json:"reload,omitempty"`
+
 	Targets []Target `json:"targets"`
 
 	Troubles []HookTrouble `json:"troubles"` // with what headgate has in the kernel
@@ -44,6 +47,10 @@ type Target struct {
 	Mode  string `json:"mode"`  // enforce or observe
 
 	Listening bool `json:"listening"` // somebody listens on the port
+
+	// Override is what was set by hand in place of what the rule says; absent for
+	// nothing.
+	Override *Override `json:"override,omitempty"`
 
 	Algorithm string `json:"algorithm"`
 	Limit     int    `json:"limit"`     // the most units in flight, as enforced now
@@ -89,6 +96,20 @@ type Recount struct {
 	Connections int     `json:"connections"` // where the unit is a request
 	Idle        int     `json:"idle"`        // connections at rest
 	SecondsAgo  float64 `json:"seconds_ago"`
+}
+
+// Override is what was set by hand.
+type Override struct {
+	Limit            *int     `json:"limit,omitempty"`
+	ExpiresInSeconds *float64 `json:"expires_in_seconds,omitempty"` // of the limit; absent: never
+	Mode             string   `json:"mode,omitempty"`
+}
+
+// Reload is what became of the last attempt to read the configuration again.
+type Reload struct {
+	Successful bool    `json:"successful"`
+	SecondsAgo float64 `json:"seconds_ago"`
+	Error      string  `json:"error,omitempty"` // why the configuration before stays in force
 }
 
 // Window is the last window of samples of the target's signal.
