@@ -110,8 +110,8 @@ func (p *agentProcess) ask(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// target is what headgate status shows of the only target.
-func (p *agentProcess) target(t *testing.T) status.Target {
+// status is what headgate status shows.
+func (p *agentProcess) status(t *testing.T) status.Status {
 	t.Helper()
 	text, err := p.ask("status", "-o", "json")
 	if err != nil {
@@ -121,8 +121,15 @@ func (p *agentProcess) target(t *testing.T) status.Target {
 	if err := json.Unmarshal([]byte(text), &st); err != nil {
 		t.Fatalf("status: %v in %s", err, text)
 	}
+	return st
+}
+
+// target is what headgate status shows of the only target.
+func (p *agentProcess) target(t *testing.T) status.Target {
+	t.Helper()
+	st := p.status(t)
 	if len(st.Targets) != 1 {
-		t.Fatalf("%d targets, want 1: %s", len(st.Targets), text)
+		t.Fatalf("%d targets, want 1: %+v", len(st.Targets), st)
 	}
 	return st.Targets[0]
 }

@@ -77,7 +77,7 @@ func snapshot() fixed {
 		Events:           map[string]uint64{"rejection": 12, "reload": 0},
 		EventsLost:       map[string]uint64{"kernel": 3, "reader": 0},
 		ReloadFailed:     true,
-		Loaded: time.UnixMilli(1_764_500_000_500),
+		Loaded:           time.UnixMilli(1_764_500_000_500),
 	}
 }
 
