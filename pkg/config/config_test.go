@@ -38,6 +38,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Listen: "127.0.0.1:9464",
+		Socket: "/run/headgate/headgate.sock",
 		State:  "/sys/fs/bpf/headgate",
 		Window: 100 * time.Millisecond,
 		Lease:  3 * time.Second,
@@ -63,6 +64,8 @@ func TestEveryKey(t *testing.T) {
 	got, err := parse(t, `
 listen: "[::1]:9000"
 web_config: web.yaml
+socket: /run/other.sock
+socket_group: wheel
 state: /sys/fs/bpf/other
 window: 50ms
 lease: 1m30s
@@ -97,10 +100,11 @@ defaults: # in force for the rules above it as well
 	want := &Config{
 		Listen:    "[::1]:9000",
 		WebConfig: "/etc/web.yaml",
-		State:     "/sys/fs/bpf/other",
-		Window:    50 * time.Millisecond,
-		Lease:     90 * time.Second,
-		Mode:      "observe",
+		Socket:    "/run/other.sock", SocketGroup: "wheel",
+		State:  "/sys/fs/bpf/other",
+		Window: 50 * time.Millisecond,
+		Lease:  90 * time.Second,
+		Mode:   "observe",
 		Rules: []Rule{
 			{
 				Name: "shop", Ports: []uint16{8080, 8443}, Mode: "observe",

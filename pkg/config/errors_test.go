@@ -20,7 +20,7 @@ var errorCases = map[string]struct {
 	"unknown keys, all reported": {
 		text: "lisen: x\nrules:\n  - port: 80\n    limits: {}\n    limit: {maxx: 3}\n    scope: {net: a}\n",
 		want: []string{
-			"1:1: lisen: unknown key; did you mean listen? the keys here are defaults, lease, listen, mode, rules, state, web_config, window",
+			"1:1: lisen: unknown key; did you mean listen? the keys here are defaults, lease, listen, mode, rules, socket, socket_group, state, web_config, window",
 			"4:5: rules[0].limits: unknown key; did you mean limit? the keys here are end, force, hold, limit, mode, name, pace, port, ports, reject, scope, signal, unit, warm_up",
 			"5:13: rules[0].limit.maxx: unknown key; did you mean max? the keys here are algorithm, ",
 			"6:13: rules[0].scope.net: unknown key; the keys here are netns",
@@ -202,12 +202,13 @@ rules:
 		},
 	},
 	"the rest of the top": {
-		text: "listen: localhost\nstate: bpf\nwindow: 1s\nlease: 2s\nmode: watch\nrules: []\n",
+		text: "listen: localhost\nstate: bpf\nwindow: 1s\nlease: 2s\nmode: watch\nrules: []\nsocket: here\n",
 		want: []string{
 			`1:9: listen: "localhost" is not host:port, such as 127.0.0.1:9464 or [::1]:9464`,
 			`2:8: state: "bpf" is not the absolute path of a directory`,
 			"4:8: lease: the lease of 2s is less than 3 windows of 1s",
 			`5:7: mode: "watch" is not one of: enforce, observe`,
+			`7:9: socket: "here" is neither none nor an absolute path of at most 107 bytes`,
 		},
 	},
 	"window below": {"window: 9.9ms\nrules: [{port: 1}]", Input{}, []string{"1:9: window: 9.9ms is not from 10ms to 10s"}},
