@@ -50,6 +50,10 @@ func TestAcceptQueue(t *testing.T) {
 	srv, cli := l.Host("srv"), l.Host("cli")
 	a := protect(t, srv, limit)
 	closeListener := listenOnly(t, srv, backlog)
+	await(t, "the listener is noticed", func() (any, bool) {
+		q := target(a).AcceptQueue
+		return q, q.Max == backlog
+	})
 	peak := watchPeak(t)
 
 	c := newCrowd(t, cli, netip.AddrPortFrom(srv.Addr4, port), clients)
