@@ -42,6 +42,19 @@ test: ## Run every test; as root that includes the kernel's part, and installs w
 test-unit: ## Run the tests that need neither root nor a kernel
 	HEADGATE_SKIP_ROOT=1 $(GO) test ./...
 
+# Each fuzz target for so long; one alone with FUZZ=NAME.
+FUZZTIME ?= 30s
+FUZZ     ?= .
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (30s); what it finds is kept under testdata/fuzz (root)
+	@for file in $$(grep -lE '^func Fuzz' $$(git ls-files '*_test.go')); do \
+		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9]*).*/\1/p' $$file | grep -E '$(FUZZ)' || true); do \
+			echo "== $$(dirname $$file) $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s ./$$(dirname $$file); \
+		done; \
+	done
+
 .PHONY: lint
 lint: ## Check formatting, go vet, staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

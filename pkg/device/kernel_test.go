@@ -255,3 +255,21 @@ func TestBridgePort(t *testing.T) {
 	for range changes { // until it has closed its socket
 	}
 }
+
+// FuzzNetlink: whatever a message of rtnetlink holds, reading it fails or not, and
+// nothing behind it is read.
+func FuzzNetlink(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 16))
+	f.Add(append(make([]byte, 20), 8, 0, 1, 0, 'b', 'p', 'f', 0, 12, 0, 2, 0, 5, 0, 11, 0, 0, 0, 0, 0))
+	f.Add(append(make([]byte, 16), 5, 0, 3, 0, 'x'))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = b[:len(b):len(b)]
+		if d, _, err := parseDevice(b); err == nil && len(b) < 16 {
+			t.Errorf("%d bytes are enough for %+v", len(b), d)
+		}
+		if filter, err := parseFilter(b); err == nil && len(b) < 20 {
+			t.Errorf("%d bytes are enough for %+v", len(b), filter)
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -76,6 +77,8 @@ func parseDevice(m []byte) (d Device, family uint8, err error) {
 }
 
 func attributes(b []byte, f func(at uint16, value []byte) error) error {
+	// The parser reads the padding of the last one, which may be missing.
+	b = append(slices.Clip(b), make([]byte, -len(b)&3)...)
 	attrs, err := nl.ParseRouteAttr(b)
 	if err != nil {
 		return fmt.Errorf("rtnetlink: attributes: %w", err)

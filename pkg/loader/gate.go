@@ -129,7 +129,7 @@ func Open(o Options) (_ *Gate, err error) {
 		return nil, explain(err)
 	}
 	g.read = newReadBuffers(int(g.maps[headgateMapStates].MaxEntries()))
-	g.ports = &portTable{m: g.maps[headgateMapPorts]}
+	g.ports = &portTable{m: g.maps[headgateMapPorts], targets: g.maps[headgateMapStates].MaxEntries()}
 	if g.ids, err = g.ports.read(); err != nil {
 		return nil, err
 	}

@@ -261,7 +261,11 @@ func (w *Wakes) Next() (Wake, error) {
 	if err != nil {
 		return Wake{}, fmt.Errorf("listen to the programs: %w", err)
 	}
-	b := rec.RawSample
+	return parseWake(rec.RawSample)
+}
+
+// parseWake reads struct wake of bpf/types.h, of which a slot's is the beginning.
+func parseWake(b []byte) (Wake, error) {
 	if len(b) < wakeSlotLen {
 		return Wake{}, fmt.Errorf("listen to the programs: an event of %d bytes", len(b))
 	}

@@ -40,14 +40,14 @@ func run(m *testing.M) int {
 }
 
 // stateOf is a state directory that no other test uses.
-func stateOf(t *testing.T) string {
+func stateOf(t testing.TB) string {
 	t.Helper()
 	lab.NeedRoot(t)
 	return filepath.Join(bpffs, strings.ReplaceAll(t.Name(), "/", "_"))
 }
 
 // open opens a gate; the caller closes it, or removes it.
-func open(t *testing.T, o Options) *Gate {
+func open(t testing.TB, o Options) *Gate {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -60,7 +60,7 @@ func open(t *testing.T, o Options) *Gate {
 }
 
 // openForTest opens a gate that goes with the test.
-func openForTest(t *testing.T) *Gate {
+func openForTest(t testing.TB) *Gate {
 	t.Helper()
 	g := open(t, Options{Dir: stateOf(t)})
 	t.Cleanup(func() {

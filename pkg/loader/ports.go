@@ -23,9 +23,12 @@ func (k TargetKey) pack() uint64 { return k.Netns<<16 | uint64(k.Port) }
 
 // portTable is written by the one agent that holds the state directory, and
 // searched by the programs at the same time.
-type portTable struct{ m *ebpf.Map }
+type portTable struct {
+	m       *ebpf.Map
+	targets uint32 // numbers that there is room for
+}
 
-// read returns every target of the table.
+// read returns every target of the table, but for those that can be none.
 func (t *portTable) read() (map[TargetKey]uint32, error) {
 	ids := make(map[TargetKey]uint32)
 	for place := range t.m.MaxEntries() {
@@ -33,7 +36,7 @@ func (t *portTable) read() (map[TargetKey]uint32, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.Key > portTaken {
+		if p.Key > portTaken && p.Target < t.targets {
 			ids[TargetKey{Netns: p.Key >> 16, Port: uint16(p.Key)}] = p.Target
 		}
 	}
