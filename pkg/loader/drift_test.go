@@ -9,17 +9,13 @@ import (
 // world is a target whose counts are off by what is known, and whose units come
 // and go while a recount looks.
 type world struct {
-	c         counted
-	truth     map[int]*thing
-	next      int
-	converted bool // reservations become connections
+	c     counted
+	truth map[int]*thing
+	next  int
 }
 
-// thing is a unit: a reservation or a connection, and where it was found.
-type thing struct {
-	pending, idle, request, waits bool
-	foundPending, foundConn       bool
-}
+// thing is a unit: a reservation, a connection, or one that waits.
+type thing struct{ pending, idle, waits bool }
 
 func (w *world) step(t *rapid.T) {
 	var of []int
