@@ -34,7 +34,13 @@ type many struct {
 }
 
 func (m *many) Status() status.Status {
-	return status.Status{Version: "1.2.3", Mode: "enforce", LeaseSeconds: 3, Targets: targetsAt(600, int(m.targets.Load()))}
+	s := status.Status{Version: "1.2.3", Mode: "enforce", LeaseSeconds: 3, Targets: targetsAt(600, int(m.targets.Load()))}
+	if len(s.Targets) == 40 {
+		s.Reload = &status.Reload{Error: "/etc/headgate/headgate.yaml:3:5: rules[0].prot: unknown key\n  3 |     prot: 8080"}
+		s.Troubles = []status.HookTrouble{{Hook: "sockops", Trouble: "it was detached, and could not be attached again: operation not permitted"}}
+		s.Shadowed = []status.Shadow{{Hook: "tc_ingress", At: "netns:a-namespace-with-a-long-name, device eth0", ID: 4711, Name: "cil_from_netdev"}}
+	}
+	return s
 }
 func (m *many) Snapshot() metrics.Snapshot                          { return metrics.Snapshot{Status: m.Status()} }
 func (m *many) Explain(string, uint16) (*explain.Explanation, bool) { return nil, false }
@@ -53,7 +59,7 @@ func targetsAt(second, n int) []status.Target {
 	for i := range n {
 		wave := math.Sin(float64(second+40*i) / 60)
 		t := status.Target{
-			Rule: fmt.Sprintf("rule-%d", i), Port: uint16(8000 + i), Scope: "host", Unit: "connection", Mode: "enforce",
+			Rule: fmt.Sprintf("rule-%d", i), Port: uint16(8000 + i), Scope: "host", Unit: "connection", Mode: "enforce", Listening: i != 9,
 			Algorithm: "guarded", Signal: "service", Limit: 60 + int(30*wave), InFlight: 30 + int(20*wave),
 			Window:          status.Window{Samples: 100, MeanSeconds: 0.021 + 0.004*wave, P50Seconds: 0.02, P99Seconds: 0.05},
 			BaselineSeconds: 0.0199, Gradient: 0.97,
@@ -67,6 +73,7 @@ func targetsAt(second, n int) []status.Target {
 			t.Rule, t.Scope = "a rule with a very long name, as some people like to give them", "netns:a-namespace-with-a-long-name"
 			t.RejectedTotal.Limit = uint64(1_200_000 * second)
 			t.InFlight = t.Limit
+			t.Override = &status.Override{Limit: new(32), ExpiresInSeconds: new(540.0), Mode: "enforce"}
 		case 2:
 			t.Mode, t.WouldRejectTotal = "observe", uint64(70*second)
 		case 3:
@@ -205,6 +212,9 @@ func TestPageFits(t *testing.T) {
 				tab.Await(`document.body.innerText.includes('protects nothing now')`)
 			case 40:
 				tab.Await("document.querySelectorAll('.target').length === 40 && !document.querySelector('.target[open]')")
+				tab.Await("document.querySelectorAll('#notes li').length === 3 && document.getElementById('notes').innerText.includes('rules[0].prot: unknown key')")
+				tab.Await("document.querySelector('[data-is=hand]:not(:empty)').innerText === 'by hand: limit 32 for 9 min, mode enforce'")
+				tab.Await("[...document.querySelectorAll('[data-is=state]')].filter((e) => e.innerText === 'nothing listens').length === 1")
 				tab.Run(chromedp.Click("#open"))
 				tab.Await("document.querySelectorAll('.target[open] .line.limit[d^=M]').length >= 40")
 				look(t, tab, "all open")
@@ -213,7 +223,7 @@ func TestPageFits(t *testing.T) {
 				tab.Await("document.getElementById('matches').textContent === '1 of 40'")
 			}
 			agent.targets.Store(3)
-			tab.Await("document.querySelectorAll('.target').length === 3")
+			tab.Await("document.querySelectorAll('.target').length === 3 && document.getElementById('notes').hidden")
 			for _, url := range tab.Requests() {
 				if !strings.HasPrefix(url, server.URL) {
 					t.Errorf("the page asks for %s", url)

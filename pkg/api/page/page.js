@@ -148,11 +148,14 @@ class Card {
   state(t) {
     const refusing = this.past.now('rejected') > 0, would = this.past.now('would_reject') > 0;
     let [text, kind] = ['within its limit', 'calm'];
+    if (t.at_floor && t.gradient > 0 && t.gradient < 0.7) [text, kind] = ['slow at its least limit', 'busy'];
     if (t.in_flight >= t.limit) [text, kind] = ['at its limit', 'busy'];
     if (t.waiting > 0) [text, kind] = ['lets wait', 'busy'];
     if (refusing) [text, kind] = ['refuses', 'refuse'];
     if (t.mode === 'observe') [text, kind] = would ? ['observes: would refuse', 'busy'] : ['observes', 'calm'];
+    if (!t.listening) [text, kind] = ['nothing listens', 'busy'];
     this.set('state', text);
+    this.set('hand', byHand(t.override));
     this.parts.state.dataset.kind = kind;
     this.bar.parentElement.dataset.kind = t.in_flight >= t.limit ? 'busy' : 'calm';
   }
@@ -190,6 +193,32 @@ class Card {
       c.draw(this.past.series, this.read, (read) => clock(new Date((this.past.second - read) * 1000)));
     }
   }
+}
+
+// byHand says what was set in place of what the rule says.
+function byHand(o) {
+  const set = [];
+  if (o?.limit != null) {
+    const left = o.expires_in_seconds;
+    set.push(`limit ${count(o.limit)}${left == null ? '' : ` for ${ago(Math.max(1, left))}`}`);
+  }
+  if (o?.mode) set.push(`mode ${o.mode}`);
+  return set.length ? `by hand: ${set.join(', ')}` : '';
+}
+
+// note lists what is not well, though the targets are protected.
+function note(status) {
+  const notes = [];
+  if (status.reload && !status.reload.successful) notes.push(`The last reload failed, what was in force before stays: ${status.reload.error}`);
+  for (const t of status.troubles ?? []) notes.push(`${t.hook}: ${t.trouble}`);
+  for (const s of status.shadowed ?? []) {
+    notes.push(`A program of others may decide before headgate's: ${s.name || 'without a name'}${s.id ? `, id ${s.id}` : ''}, at ${s.hook}, ${s.at}`);
+  }
+  const text = notes.join('\n');
+  if ($('notes').dataset.text === text) return;
+  $('notes').dataset.text = text;
+  $('notes').hidden = notes.length === 0;
+  $('notes').replaceChildren(...notes.map((n) => Object.assign(document.createElement('li'), { textContent: n })));
 }
 
 // fill writes rows into the body of a table; the first cell is the row's head.
@@ -256,6 +285,7 @@ async function update() {
     (status.targets.length === 1 ? 'target' : 'targets');
   const why = ready.trim().split('\n').slice(1).map((line) => line.replace(/^- /, ''));
   alarm(ready ? `Not protecting: ${why.join('; ')}` : '');
+  note(status);
   document.documentElement.dataset.second = news.second;
 }
 
