@@ -80,6 +80,11 @@ bench: ## Measure what headgate costs, in toggled pairs, and what a step of each
 	$(GO) run ./bench
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./pkg/...
 
+.PHONY: pictures
+pictures: build ## Draw the pictures of the documents anew, of real runs of two minutes (root)
+	$(SUDO) bin/headgate demo -o json | $(GO) run ./tools/picture > docs/img/demo.png
+	$(SUDO) $(GO) run ./tools/screenshot > docs/img/top.png
+
 .PHONY: man
 man: build ## Write the manual pages into dist/man
 	bin/headgate man dist/man

@@ -248,7 +248,7 @@ func TestTopInATerminal(t *testing.T) {
 	s := inTerminal(t, "top", "--listen", p.addr)
 	s.shows(">shop")
 	p.knock(t, 50)
-	s.shows("█") // one in flight, of one
+	s.shows("▇") // one in flight, of one
 	s.press("\r")
 	s.shows("What would raise it")
 	s.press("\x1b[6~") // page down

@@ -9,12 +9,12 @@ var blocks = []rune(" ▁▂▃▄▅▆▇█")
 
 // spark draws the newest values of a series in one line: the height is a value's
 // share of most. What is not a number is left blank, and what is above 0 is
-// never drawn as nothing.
+// never drawn as nothing. Room is left to the line above.
 func spark(values []float64, width int, most float64) string {
-	return chart(values, width, 1, most)[0]
+	return strings.ReplaceAll(chart(values, width, 1, most)[0], "█", "▇")
 }
 
-// chart is spark with several lines, the upper first.
+// chart is the same with several lines, the upper first, and no room.
 func chart(values []float64, width, height int, most float64) []string {
 	if len(values) > width {
 		values = values[len(values)-width:]
