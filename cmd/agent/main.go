@@ -101,6 +101,7 @@ The exit code is 0 when what was asked for was done, 1 when it could not be, and
 		newLimitCmd(),
 		newModeCmd(),
 		newReloadCmd(),
+		newDoctorCmd(),
 		newCleanupCmd(),
 		newDemoCmd(),
 		newReplayCmd(),

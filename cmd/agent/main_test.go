@@ -70,6 +70,7 @@ func TestExitCodes(t *testing.T) {
 		{"explain", 2, "accepts 1 arg"},
 		{"explain http", 2, `"http" is not a port`},
 		{"explain 0", 2, `"0" is not a port`},
+		{"doctor -p http", 2, `"http" is not a port`},
 		{"events --type refusal", 2, `--type: "refusal" is none of rejection,`},
 		{"cleanup --state here", 2, "--state"},
 		{"man", 2, "accepts 1 arg"},

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,19 +24,30 @@ import (
 	"headgate/pkg/api"
 	"headgate/pkg/config"
 	"headgate/pkg/controller"
+	"headgate/pkg/doctor"
 	"headgate/pkg/events"
 )
 
 // bpffs is where the agents of these tests keep their state; empty without root.
 var bpffs string
 
-func TestMain(m *testing.M) { os.Exit(lab.MainBPF(m, &bpffs)) }
+// asCommand is a variable that has this program run a command line.
+const asCommand = "HEADGATE_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(asCommand); args != "" {
+		os.Exit(run(context.Background(), strings.Fields(args), os.Stdout, os.Stderr))
+	}
+	os.Exit(lab.MainBPF(m, &bpffs))
+}
 
 // protected is a host with a server on port 8080 that may have one connection,
 // and an agent that others can ask.
 type protected struct {
-	host *lab.Host
-	addr string // of the agent
+	host  *lab.Host
+	agent *agent.Agent
+	addr  string // of the agent
+	state string
 }
 
 func protectOne(t *testing.T) protected {
@@ -44,6 +57,7 @@ func protectOne(t *testing.T) protected {
 	cfg := config.Default()
 	cfg.State = filepath.Join(bpffs, "state")
 	cfg.Listen = "127.0.0.1:0"
+	cfg.Lease = time.Second
 	one := 1
 	r := config.DefaultRule()
 	r.Name, r.Ports, r.Mode = "shop", []uint16{8080}, config.ModeEnforce
@@ -89,7 +103,7 @@ func protectOne(t *testing.T) protected {
 		}
 	})
 	t.Cleanup(func() { ln.Close(); accepted.Wait() })
-	return protected{host: h, addr: s.Addr().String()}
+	return protected{host: h, agent: a, addr: s.Addr().String(), state: cfg.State}
 }
 
 // knock connects so often; the first stays.
@@ -146,6 +160,94 @@ func TestCommandsAskARealAgent(t *testing.T) {
 	}
 	if code, _, errs := runMain(t, "top", "--listen", p.addr); code != 1 || !strings.Contains(errs, "this is no terminal") {
 		t.Errorf("%d %s", code, errs)
+	}
+}
+
+// examined runs doctor and returns its findings by what they are about.
+func examined(t *testing.T, args ...string) (code int, findings map[string]doctor.Finding) {
+	t.Helper()
+	code, out, errs := runMain(t, append([]string{"doctor", "-o", "json"}, args...)...)
+	return code, parseFindings(t, out+errs, out)
+}
+
+func parseFindings(t *testing.T, all, out string) map[string]doctor.Finding {
+	t.Helper()
+	var list []doctor.Finding
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatalf("%v in %s", err, all)
+	}
+	findings := make(map[string]doctor.Finding)
+	for _, f := range list {
+		findings[f.About] = f
+		if f.State == doctor.Trouble && f.Do == "" {
+			t.Errorf("nothing to do about %+v", f)
+		}
+	}
+	return findings
+}
+
+func TestDoctor(t *testing.T) {
+	lab.NeedRoot(t)
+	p := protectOne(t)
+	code, found := examined(t, "--listen", p.addr, "--state", p.state, "-p", "1")
+	if code != 0 {
+		t.Errorf("exit code %d: %+v", code, found)
+	}
+	for about, want := range map[string]string{
+		"agent": "protects 1 targets", "bpffs": p.state, "programs": "takes all", "holding": "can be held",
+		"btf": "/sys/kernel/btf/vmlinux", "cgroup2": "/cgroup", "capabilities": "all", "others": "says the agent", "jit": "compiled",
+	} {
+		if f := found[about]; f.State != doctor.OK || !strings.Contains(f.Text, want) {
+			t.Errorf("%s: %+v", about, f)
+		}
+	}
+	if f := found["listeners"]; f.State != doctor.Warning || !strings.Contains(f.Text, "port 1 ") {
+		t.Errorf("a port that nobody listens on: %+v", f)
+	}
+	// It dies, and leaves everything in the kernel.
+	if err := p.agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1100 * time.Millisecond) // the lease
+	code, found = examined(t, "--listen", "127.0.0.1:1", "--state", p.state)
+	if f := found["agent"]; code != 1 || f.State != doctor.Trouble || !strings.Contains(f.Text, "every gate is open") || !strings.Contains(f.Do, "cleanup") {
+		t.Errorf("after the agent's death: exit code %d, %+v", code, f)
+	}
+	code, found = examined(t, "--listen", "127.0.0.1:1", "--state", "/proc/headgate")
+	if f := found["bpffs"]; code != 1 || f.State != doctor.Trouble || !strings.Contains(f.Do, "mount -t bpf") {
+		t.Errorf("a state that is on no bpffs: exit code %d, %+v", code, f)
+	}
+}
+
+// Whoever is not root is told what could not be seen.
+func TestDoctorWithoutRoot(t *testing.T) {
+	lab.NeedRoot(t)
+	program := filepath.Join("/tmp", fmt.Sprintf("%s%d-doctor", lab.Prefix, os.Getpid()))
+	self, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(program)
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Dir = "/"
+	cmd.Env = []string{asCommand + "=doctor -o json --listen 127.0.0.1:1 --state " + bpffs + "/state"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s%s", err, out.String(), errs.String())
+	}
+	found := parseFindings(t, out.String()+errs.String(), out.String())
+	for about, want := range map[string]doctor.State{
+		"capabilities": doctor.Warning, "programs": doctor.Unseen, "holding": doctor.Unseen, "bpffs": doctor.Unseen,
+		"btf": doctor.OK, "cgroup2": doctor.OK,
+	} {
+		if f := found[about]; f.State != want || want != doctor.OK && f.Do == "" {
+			t.Errorf("%s: %+v, want %s", about, f, want)
+		}
 	}
 }
 

@@ -32,9 +32,11 @@ func (a *Agent) status(now time.Duration) status.Status {
 		Version:      a.version,
 		Mode:         string(a.cfg.Mode),
 		LeaseSeconds: a.cfg.Lease.Seconds(),
-		Capabilities: make(map[string]bool),
-		Problems:     a.notReady(),
-		Targets:      make([]status.Target, 0, len(a.targets)),
+
+		LeaseAgeSeconds: max(now-a.renewed, 0).Seconds(),
+		Capabilities:    make(map[string]bool),
+		Problems:        a.notReady(),
+		Targets:         make([]status.Target, 0, len(a.targets)),
 	}
 	for c, able := range a.gate.Capabilities() {
 		s.Capabilities[string(c)] = able

@@ -15,7 +15,7 @@ import (
 // but where a word is longer.
 func (e *Explanation) WriteText(w io.Writer, width int) error {
 	b := page{width: width}
-	b.wrap( "", "", e.Headline)
+	b.wrap("", "", e.Headline)
 	for i, note := range e.Notes {
 		if i == 0 {
 			b.WriteByte('\n')

@@ -4,9 +4,14 @@ package status
 
 // Status is the state of an agent at one moment. Times are in seconds.
 type Status struct {
-	Version      string          `json:"version"`
-	Mode         string          `json:"mode"` // enforce or observe
-	LeaseSeconds float64         `json:"lease_seconds"`
+	Version      string  `json:"version"`
+	Mode         string  `json:"mode"` // enforce or observe
+	LeaseSeconds float64 `json:"lease_seconds"`
+
+	// LeaseAgeSeconds is how long ago the lease was renewed; above LeaseSeconds
+	// every gate is open.
+	LeaseAgeSeconds float64 `json:"lease_age_seconds"`
+
 	Capabilities map[string]bool `json:"capabilities"` // what the kernel can do, by name
 
 	// Problems are why the targets are not protected now, as /readyz says them;

@@ -14,7 +14,7 @@ import (
 )
 
 // contract is the documented form of status -o json, field by field.
-const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "capabilities": {"tcx": true}, "problems": [],
+const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "lease_age_seconds": 0.1, "capabilities": {"tcx": true}, "problems": [],
  "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce", "listening": true,
    "algorithm": "guarded", "limit": 57, "at_floor": false, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
    "signal": "service", "window": {"samples": 110, "mean_seconds": 0.0203, "p50_seconds": 0.02, "p99_seconds": 0.031},
