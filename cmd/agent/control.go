@@ -57,7 +57,7 @@ kept when the configuration is reloaded, and not when the agent is restarted.
 		Example: `  headgate limit set 8080 50 --for 10m
   headgate limit set shop 0 --force      # refuse everybody`,
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: completePorts,
+		ValidArgsFunction: completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.ParseUint(args[1], 10, 63)
 			if err != nil || n > control.MaxLimit {
@@ -88,7 +88,7 @@ func newLimitClearCmd() *cobra.Command {
 		Long:              "Clear ends a limit that was set by hand; it is no error when none was.\n" + targetHelp,
 		Example:           "  headgate limit clear 8080",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completePorts,
+		ValidArgsFunction: completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			answer, err := api.SetLimit(cmd.Context(), tell.socket, control.Limit{Target: args[0], Clear: true})
 			if err != nil {
@@ -118,7 +118,7 @@ not when the agent is restarted.
 			if len(args) == 0 {
 				return []cobra.Completion{"observe", "enforce"}, cobra.ShellCompDirectiveNoFileComp
 			}
-			return completePorts(cmd, args[1:], text)
+			return completeTargets(cmd, args[1:], text)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := control.Mode{Mode: args[0]}

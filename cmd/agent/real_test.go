@@ -145,6 +145,12 @@ func TestCommandsAskARealAgent(t *testing.T) {
 	if _, out, _ := runMain(t, "__complete", "explain", "--listen", p.addr, ""); out != "8080\tshop, "+scope+"\n:4\n" {
 		t.Errorf("completion: %q", out)
 	}
+	t.Setenv("HEADGATE_LISTEN", p.addr)
+	for _, command := range [][]string{{"limit", "set"}, {"limit", "clear"}, {"mode", "observe"}} {
+		if _, out, _ := runMain(t, append(append([]string{"__complete"}, command...), "")...); out != "8080\tshop, "+scope+"\nshop\trule\n:4\n" {
+			t.Errorf("completion of %v: %q", command, out)
+		}
+	}
 	lines := strings.Split(strings.TrimSpace(says(`"type":"rejection"`, "events", "-o", "json")), "\n")
 	for _, line := range lines {
 		var e events.Event

@@ -35,6 +35,13 @@ func (t *target) facts(now time.Duration) explain.Facts {
 		Timed:            t.timed,
 		RefusedPerSecond: t.told.perSecond,
 	}
+	if o := f.Target.Override; o != nil && o.Limit != nil {
+		f.Idle = 0 // who sets a limit by hand counts all
+		f.Override = &explain.Override{Limit: *o.Limit}
+		if o.ExpiresInSeconds != nil {
+			f.Override.SecondsLeft = *o.ExpiresInSeconds
+		}
+	}
 	p := t.config.Rule.Limit.Params
 	if p.Min != nil {
 		f.Min = *p.Min

@@ -191,6 +191,7 @@ func (s *speaker) notes() (notes []string) {
 		}
 		add(true, "The limit was set to %d by hand, %s; the algorithm goes on beside it. `headgate limit clear %d` ends that.", o.Limit, left, t.Port)
 	}
+	add(t.Override != nil && t.Override.Mode != "", "The mode was set by hand; the configuration may say otherwise.")
 	add(s.Flood, "SYNs that nobody follows up come in numbers (a flood): until it is over no slot is reserved for a handshake.")
 	add(s.Listening && !s.Timed && t.Signal == "service" && !s.fixed(),
 		"The server's answers are not timed: its cgroup was not found, or this kernel cannot. The limit does not move.")

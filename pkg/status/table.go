@@ -64,6 +64,12 @@ func (s *Status) Wrong() []string {
 	for _, p := range s.Problems {
 		wrong = append(wrong, "not protected: "+p)
 	}
+	for _, t := range s.Troubles {
+		wrong = append(wrong, t.Hook+": "+t.Trouble)
+	}
+	for _, o := range s.Shadowed {
+		wrong = append(wrong, fmt.Sprintf("program %d %s comes before ours at %s %s", o.ID, o.Name, o.Hook, o.At))
+	}
 	var silent, watched, floored []string
 	for i := range s.Targets {
 		t := &s.Targets[i]

@@ -36,7 +36,7 @@ func (m *Model) detailLines() []string {
 	}
 	st := newStyles()
 	width := max(min(m.width-labelWidth-1, kept), 10)
-	most := largest(width, h.limit, h.inFlight)
+	most := scale(width, h.limit, h.inFlight)
 	var lines []string
 	for _, c := range []struct {
 		name, now, top string

@@ -37,6 +37,17 @@ func chart(values []float64, width, height int, most float64) []string {
 	return lines
 }
 
+// scale is that of limits and what was in flight, the same for both: a limit far
+// above what is in flight, as one with an allowance for bursts, is cut off.
+func scale(width int, limits, flights []float64) float64 {
+	most := largest(width, limits)
+	if f := largest(width, flights); f > 0 {
+		most = min(most, 2*f)
+		most = max(most, f)
+	}
+	return most
+}
+
 // largest returns the largest of the newest values.
 func largest(width int, series ...[]float64) float64 {
 	most := 0.0

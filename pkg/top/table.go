@@ -113,7 +113,7 @@ func (m *Model) row(t *status.Target, w widths, st styles) string {
 	}
 	limits, flights := h.condensed(h.limit, w.spark, lately), h.condensed(h.inFlight, w.spark, lately)
 	times := h.condensed(h.service, w.spark, lately)
-	most := largest(w.spark, limits, flights)
+	most := scale(w.spark, limits, flights)
 	limit, flight := spark(limits, w.spark, most), spark(flights, w.spark, most)
 	service := spark(times, w.spark, largest(w.spark, times))
 	refused := status.Count(h.refusedPerSecond) + "/s"
