@@ -31,6 +31,9 @@ else, and leaves nothing behind.`,
 			if output != "text" && output != "json" {
 				return usageError{fmt.Errorf("--output: %q is neither text nor json", output)}
 			}
+			if o.Server != "go" && o.Server != "nginx" {
+				return usageError{fmt.Errorf("--server: %q is neither go nor nginx", o.Server)}
+			}
 			o.Start = func(_ context.Context, t demo.Target) (demo.Limiter, error) {
 				return startDemoAgent(t, algorithm)
 			}

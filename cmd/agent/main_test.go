@@ -73,6 +73,12 @@ func TestExitCodes(t *testing.T) {
 		{"doctor -p http", 2, `"http" is not a port`},
 		{"events --type refusal", 2, `--type: "refusal" is none of rejection,`},
 		{"cleanup --state here", 2, "--state"},
+		{"simulate --workers -1", 2, "server.workers: -1"},
+		{"simulate -o png", 2, "--output"},
+		{"demo --server apache", 2, "--server"},
+		{"limit", 2, "which one: clear, set?"},
+		{"limit set 8080 many", 2, `"many" is not a limit`},
+		{"mode off", 2, `"off" is neither observe nor enforce`},
 		{"man", 2, "accepts 1 arg"},
 		{"version extra", 2, "extra"},
 	} {

@@ -82,7 +82,7 @@ func newSimulateCmd() *cobra.Command {
 func simulate(cmd *cobra.Command, flags sim.File, o simulateOptions) error {
 	write, ok := map[string]func(io.Writer, report) error{"text": writeText, "json": writeJSON, "svg": writeSVG}[o.output]
 	if !ok {
-		return fmt.Errorf("--output: %q is none of text, json, svg", o.output)
+		return usageError{fmt.Errorf("--output: %q is none of text, json, svg", o.output)}
 	}
 	file, err := scenarioOf(cmd, flags, o)
 	if err != nil {
@@ -126,7 +126,10 @@ func scenarioOf(cmd *cobra.Command, flags sim.File, o simulateOptions) (sim.File
 			file.Load.Capacity = 2
 		}
 		file.Scenario = file.Scenario.WithDefaults()
-		return file, file.Validate()
+		if err := file.Validate(); err != nil {
+			return file, usageError{err} // all of it is from flags
+		}
+		return file, nil
 	}
 	file = sim.File{Limit: sim.Limit{Algorithm: "guarded"}}
 	name, in := "standard input", cmd.InOrStdin()

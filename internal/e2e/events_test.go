@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
+	"headgate/pkg/control"
 	"headgate/pkg/events"
 	"headgate/pkg/explain"
 )
@@ -125,4 +127,46 @@ func TestExplain(t *testing.T) {
 	if _, ok := a.Explain("host", port); ok {
 		t.Error("a port of another scope is explained")
 	}
+}
+
+// What somebody changes by hand is told, and so is what becomes of a reload.
+func TestChangesAreTold(t *testing.T) {
+	srv, _, _ := hosts(t)
+	a := protect(t, srv, 5)
+	told := func(typ events.Type, ok bool, what string) {
+		t.Helper()
+		await(t, what, func() (any, bool) {
+			all, _ := refusals(t, a, typ)
+			for _, e := range all {
+				if (e.OK == nil || *e.OK == ok) && strings.Contains(e.Text(), what) {
+					return all, true
+				}
+			}
+			return all, false
+		})
+	}
+	change := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := a.SetLimit(control.Limit{Target: "8080", Limit: 9, ForSeconds: 1.5})
+	change(err)
+	told(events.Operator, true, "limit set to 9 by hand for 1.5s")
+	told(events.LimitChange, true, "limit 5 -> 9: set by hand")
+	told(events.LimitChange, true, "limit 9 -> 5: what was set by hand has expired")
+	_, err = a.SetModes(control.Mode{Mode: "observe"})
+	change(err)
+	told(events.Operator, true, "mode set to observe by hand")
+
+	broken := errors.New("x.yaml:1:1: it is broken")
+	if err := a.Reload(func() (*config.Config, error) { return nil, broken }); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	told(events.Reload, false, "stays in force: x.yaml:1:1: it is broken")
+	cfg := configFor(srv, port, fixed(5))
+	cfg.Window = 20 * time.Millisecond
+	change(a.Reload(func() (*config.Config, error) { return cfg, nil }))
+	told(events.Reload, true, "the configuration is reloaded, with 1 targets")
 }

@@ -35,6 +35,9 @@ func (a *Agent) SetLimit(r control.Limit) (control.Answer, error) {
 	}
 	return a.override(r.Target, func(t *target, now time.Duration) {
 		if r.Clear {
+			if t.overridden.limit != nil {
+				a.sayOf(t, "the limit that was set by hand is cleared")
+			}
 			t.clearLimit(now, "cleared by hand")
 			return
 		}
@@ -43,9 +46,18 @@ func (a *Agent) SetLimit(r control.Limit) (control.Answer, error) {
 			t.overridden.until = now + max(time.Duration(r.ForSeconds*float64(time.Second)), 1)
 		}
 		t.change = change{reason: "set by hand", at: now}
+		a.sayOf(t, "limit set to %d by hand%s", r.Limit, during(r.ForSeconds))
 		a.log.Warn("limit set by hand", "rule", t.config.Rule.Name, "port", t.config.Port,
 			"scope", t.config.Rule.Scope.String(), "limit", r.Limit, "for_seconds", r.ForSeconds)
 	})
+}
+
+// during is for how long a limit is set.
+func during(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" for %v", time.Duration(seconds*float64(time.Second)))
 }
 
 // SetModes carries out a request to switch modes.
@@ -59,6 +71,7 @@ func (a *Agent) SetModes(r control.Mode) (control.Answer, error) {
 		t.overridden.mode = mode
 		t.setMode()
 		if t.mode != was {
+			a.sayOf(t, "mode set to %s by hand", t.mode)
 			a.log.Warn("mode set by hand", "rule", t.config.Rule.Name, "port", t.config.Port,
 				"scope", t.config.Rule.Scope.String(), "mode", t.mode)
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -156,9 +157,6 @@ func (a *Agent) tellLimit(t *target, now time.Duration) {
 	if o := t.overridden.limit; o != nil {
 		limit = *o
 	}
-	if t.told.limit == 0 {
-		t.told.limit, t.told.limitAt, t.told.before = limit, now, limit
-	}
 	if step := max(limit-t.told.before, t.told.before-limit); step > 0 && step >= t.told.step {
 		t.told.step, t.told.reason = step, t.change.reason
 	}
@@ -183,4 +181,16 @@ func (t *target) event(typ events.Type) events.Event {
 // or does it again.
 func (a *Agent) trouble(ok bool, hook, message string) {
 	a.events.Publish(events.Event{Type: events.HookTrouble, OK: &ok, Hook: hook, Message: message})
+}
+
+// say publishes a sentence that is about no target.
+func (a *Agent) say(typ events.Type, ok bool, message string) {
+	a.events.Publish(events.Event{Type: typ, OK: &ok, Message: message})
+}
+
+// sayOf publishes what somebody changed of a target by hand.
+func (a *Agent) sayOf(t *target, format string, args ...any) {
+	e, ok := t.event(events.Operator), true
+	e.OK, e.Message = &ok, fmt.Sprintf(format, args...)
+	a.events.Publish(e)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"headgate/pkg/config"
+	"headgate/pkg/events"
 )
 
 // reloads is what became of the last reload.
@@ -34,10 +35,12 @@ func (a *Agent) Reload(load func() (*config.Config, error)) error {
 	a.reloads.at, a.reloads.err = time.Now(), err
 	if err != nil {
 		a.log.Error("the configuration is not reloaded; the one before stays in force", "error", err)
+		a.say(events.Reload, false, "the configuration is not reloaded; the one before stays in force: "+err.Error())
 		return err
 	}
 	a.reloads.good = a.reloads.at
 	a.log.Info("the configuration is reloaded", "targets", len(a.targets))
+	a.say(events.Reload, true, fmt.Sprintf("the configuration is reloaded, with %d targets", len(a.targets)))
 	return nil
 }
 

@@ -142,6 +142,7 @@ func signalOf(s config.Signal) loader.Signal {
 // decision, before it has seen anything.
 func (t *target) begin(now time.Duration) loader.Order {
 	t.decision = t.algo.Decide(controller.Tick{Now: now})
+	t.told.limit, t.told.limitAt, t.told.before = t.decision.Limit, now, t.decision.Limit
 	t.interval = t.pacing.interval(now, t.last.Admitted, t.decision.Limit, 0)
 	t.tick++
 	return t.order()
