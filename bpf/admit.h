@@ -233,6 +233,8 @@ static __always_inline void take_slot_freely(__u32 target, struct target_conf *c
 {
 	__u32 limit = limit_now(conf, st);
 
+	if (o->party & PARTY_CLASS)
+		class_balance(target, limit);
 	if (o->party & PARTY_CLASS ? !class_has_room(target, limit, o->party) :
 				     in_flight(st->units) >= limit) {
 		note_refusal(conf, st);
@@ -270,6 +272,7 @@ static __always_inline enum verdict admit_within(__u32 target, struct target_con
 		if (in_flight(units) >= limit)
 			return REJECT_LIMIT;
 		if (party & PARTY_CLASS) {
+			class_balance(target, limit);
 			if (!class_has_room(target, limit, party))
 				return REJECT_LIMIT;
 		} else if (first && waiting(units)) { /* refused on the device: why? */

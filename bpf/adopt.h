@@ -124,8 +124,10 @@ static __always_inline void conn_regroup(struct conn *c, struct target_conf *con
 	if (c->per_request || !c->counted || c->taken == o->party)
 		return;
 	source_admits(c->target, o, ANY_NUMBER);
-	if (o->party & PARTY_CLASS)
+	if (o->party & PARTY_CLASS) {
+		class_balance(c->target, limit_now(conf, st));
 		class_take(c->target, limit_now(conf, st), o->party, TAKE_FORCE);
+	}
 	was = __sync_lock_test_and_set(&c->taken, o->party);
 	if (was)
 		party_leaves(c->target, was);

@@ -53,7 +53,9 @@ static __always_inline __s32 guarantee(struct policy *p, __u32 class, __u32 limi
 /*
  * The limit is another one than before, and so is each part. What a class has
  * beyond its own part now counts in the free one, or the other way. Each step
- * moves units from one number to another, and takes before it gives.
+ * moves units from one number to another, and takes before it gives. Called
+ * before anything is asked of the parts, not from there: the stack of all calls
+ * together is short.
  */
 __noinline int class_balance(__u32 target, __u32 limit)
 {
@@ -98,8 +100,9 @@ __noinline int class_balance(__u32 target, __u32 limit)
 		}
 	}
 	cs->room = room;
-	if (!complete)
-		cs->balanced = 0; /* the next one does it again */
+	/* Or another CPU has begun to do this for another limit: the next one does it again. */
+	if (!complete || cs->balanced != now)
+		cs->balanced = 0;
 	return 0;
 }
 
@@ -153,7 +156,7 @@ static __always_inline void class_leave(struct parts *cs, struct class_state *c)
 	__sync_fetch_and_add(&c->own, -1);
 }
 
-/* A slot for a unit of a class. limit is the target's, how is an enum take. */
+/* A slot for a unit of a class, after class_balance(). limit is the target's, how is an enum take. */
 __noinline int class_take(__u32 target, __u32 limit, __u64 party, __u32 how)
 {
 	struct target_conf *conf = conf_of(target);
@@ -166,8 +169,6 @@ __noinline int class_take(__u32 target, __u32 limit, __u64 party, __u32 how)
 
 	if (!p || !cs || !conf || !st)
 		return false;
-	if (cs->balanced != balance_for(p, limit))
-		class_balance(target, limit);
 	c = class_of(cs, party);
 	if (newcomer && c->waiting > mine)
 		return false;
@@ -192,7 +193,7 @@ __noinline int class_take(__u32 target, __u32 limit, __u64 party, __u32 how)
 	return false;
 }
 
-/* Whether a newcomer of the class would get a slot. It may have changed when it tries. */
+/* Whether a newcomer of the class would get a slot, after class_balance(). It may have changed when it tries. */
 __noinline int class_has_room(__u32 target, __u32 limit, __u64 party)
 {
 	struct target_state *st = state_of(target);
@@ -201,8 +202,6 @@ __noinline int class_has_room(__u32 target, __u32 limit, __u64 party)
 
 	if (!p || !cs || !st)
 		return false;
-	if (cs->balanced != balance_for(p, limit))
-		class_balance(target, limit);
 	return in_flight(st->units) < limit &&
 	       (class_of(cs, party)->own < guarantee(p, party, limit) || cs->free < cs->room);
 }

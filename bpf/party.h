@@ -11,8 +11,10 @@ static __always_inline bool party_takes(__u32 target, struct target_conf *conf, 
 {
 	bool first = how != TAKE_ANY && conf->max_waiting;
 
-	if (party & PARTY_CLASS)
+	if (party & PARTY_CLASS) {
+		class_balance(target, limit);
 		return class_take(target, limit, party, how == TAKE_NEW && !first ? TAKE_ANY : how);
+	}
 	if (how == TAKE_TURN)
 		return try_turn(st, conf->tick, limit, first);
 	return try_take_slot(st, conf->tick, limit, first);
@@ -23,6 +25,7 @@ static __always_inline void party_is_in(__u32 target, struct target_conf *conf, 
 					__u64 party, __u64 turn)
 {
 	if (party & PARTY_CLASS) {
+		class_balance(target, limit_now(conf, st));
 		class_take(target, limit_now(conf, st), party, TAKE_FORCE);
 		if (turn)
 			class_waits(target, party, -1);

@@ -88,10 +88,14 @@ static __always_inline bool try_turn(struct target_state *st, __u32 tick, __u32 
 
 static __always_inline void wake(__u32 target)
 {
-	struct wake w = { .target = target, .kind = WAKE_SLOT, .at = bpf_ktime_get_ns() };
+	/* The beginning of a struct wake: the stack is short, and that has a key. */
+	struct {
+		__u32 target, kind;
+		__u64 at;
+	} w = { .target = target, .kind = WAKE_SLOT, .at = bpf_ktime_get_ns() };
 
 	/* Where there is no room, so many are on their way that it does not matter. */
-	if (bpf_ringbuf_output(&wakes, &w, offsetof(struct wake, key), 0))
+	if (bpf_ringbuf_output(&wakes, &w, sizeof(w), 0))
 		COUNT(target, unwoken);
 }
 

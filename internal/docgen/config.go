@@ -44,6 +44,9 @@ const configTogether = `
 | ` + "`pace.headroom`" + ` | ` + "`rate: auto`" + ` | a number |
 | ` + "`pace.warm_up`" + ` | a number | ` + "`rate: auto`" + ` |
 
+An arrival is asked for its source first: one that is exempt passes, one of a source with too many units is
+refused. Then come its class, the limit and the pace.
+
 Every algorithm goes with every pace: with ` + "`algorithm: fixed`" + `, ` + "`rate: auto`" + ` follows the latency alone. What ` + "`defaults`" + `
 say of ` + "`end`, `hold`" + ` and ` + "`pace`" + ` counts for the rules that have a use for it, and is no error for the others, but for
 ` + "`warm_up` with `rate: auto`" + `.
@@ -79,6 +82,10 @@ func configPage(root string) (string, error) {
 	p.print("\n## The pace of a rule\n")
 	p.structure(cfg, "Pace", "rules[].pace.", reflect.ValueOf(rule.Pace))
 	p.structure(cfg, "Ramp", "rules[].pace.warm_up.", reflect.ValueOf(rule.Pace.WarmUp))
+	p.print("\n## The limit of each source\n")
+	p.structure(cfg, "PerSource", "rules[].per_source.", reflect.ValueOf(rule.PerSource))
+	p.print("\n## The classes of a rule\n")
+	p.structure(cfg, "Class", "rules[].classes[].", reflect.ValueOf(config.Class{}))
 	p.print("\n## What goes together\n%s", configTogether)
 	p.environment()
 	p.unsupported()

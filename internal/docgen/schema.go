@@ -141,6 +141,7 @@ func (p *page) descriptions() map[string]string {
 	docs := map[string]string{}
 	for typ, path := range map[string]string{
 		"Config": "", "Rule": "rules[].", "Limit": "rules[].limit.", "Hold": "rules[].hold.", "Pace": "rules[].pace.", "Ramp": "rules[].pace.warm_up.",
+		"PerSource": "rules[].per_source.", "Class": "rules[].classes[].",
 	} {
 		fields := p.fields(p.cfg, typ)
 		for _, f := range fields {
@@ -168,6 +169,7 @@ func defaults() map[string]any {
 	for path, v := range map[string]any{
 		"": *config.Default(), "rules[].": rule, "rules[].limit.": rule.Limit, "rules[].hold.": rule.Hold,
 		"rules[].pace.": rule.Pace, "rules[].pace.warm_up.": rule.Pace.WarmUp,
+		"rules[].per_source.": rule.PerSource,
 	} {
 		s := reflect.ValueOf(v)
 		for i := range s.NumField() {

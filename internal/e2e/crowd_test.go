@@ -30,6 +30,12 @@ type crowd struct {
 // newCrowd has n clients connect from a host, every one before any is waited for.
 func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 	t.Helper()
+	return newCrowdOf(t, from, nil, to, n)
+}
+
+// newCrowdOf is newCrowd from some addresses of the host, in turn.
+func newCrowdOf(t *testing.T, from *lab.Host, sources []netip.Addr, to netip.AddrPort, n int) *crowd {
+	t.Helper()
 	c := &crowd{failed: make(map[error]int)}
 	t.Cleanup(c.close)
 	family := unix.AF_INET6
@@ -37,12 +43,18 @@ func newCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
 		family = unix.AF_INET
 	}
 	err := from.Do(func() error {
-		for range n {
+		for i := range n {
 			fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
 				return err
 			}
 			c.connecting = append(c.connecting, fd)
+			if len(sources) == 0 {
+				continue
+			}
+			if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(sources[i%len(sources)], 0))); err != nil {
+				return err
+			}
 		}
 		return nil
 	})

@@ -244,6 +244,9 @@ func (a *Agent) runWindow() error {
 				return err
 			}
 		}
+		if err := t.readClasses(a.gate); err != nil {
+			return err
+		}
 		a.orders[i] = t.step(now, r, a.log)
 	}
 	if err := a.gate.Write(a.ids, a.orders, now+a.cfg.Lease); err != nil {

@@ -131,6 +131,9 @@ func (a *Agent) addTargets(added []*target, lease time.Duration) error {
 		if a.running() {
 			o.Enforce = false
 		}
+		if err := a.gate.SetSources(t.key, t.config.Rule.SourcePolicy()); err != nil {
+			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
+		}
 		if t.id, err = a.gate.Target(t.key, o, lease); err != nil {
 			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
 		}

@@ -231,6 +231,7 @@ func (t *target) policy() pace.Policy {
 		MaxWait:     r.Hold.MaxWait,
 		NewestFirst: r.Hold.Order == config.OrderLIFO,
 		Reset:       r.Reject == config.RejectReset,
+		Group:       t.group(),
 	}
 }
 

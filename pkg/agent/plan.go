@@ -61,7 +61,7 @@ type place struct {
 	next    map[uint16]*target // those of retuning.new for old ones
 	opened  bool               // it is new
 	added   bool               // a target of it is
-	recount bool               // the unit of one is another
+	recount bool               // the unit of one is another, or who is exempt, or of which class
 	dropped []uint16           // who waits for one of these has nothing to wait for any more
 	begun   *holding           // nil unless holding begins
 }
@@ -78,6 +78,7 @@ type retuning struct {
 	rule     bool // anything in it is another
 	limit    bool // the limit is computed in another way
 	unit     bool // something else is counted
+	sources  bool // something else is made of sources
 }
 
 // prepare finds the difference to a plan. It opens namespaces and changes
@@ -174,8 +175,8 @@ func (d *difference) add(p *place, ct config.Target) error {
 	}
 	t.id = old.id
 	c := compare(old, t)
+	p.recount = p.recount || c.unit || c.sources
 	if c.unit {
-		p.recount = true
 		p.dropped = append(p.dropped, ct.Port)
 	}
 	d.changes = append(d.changes, c)
@@ -187,10 +188,11 @@ func compare(old, new *target) retuning {
 	was, is := old.config.Rule, new.config.Rule
 	unit := was.Unit != is.Unit
 	return retuning{
-		old:  old,
-		new:  new,
-		rule: !reflect.DeepEqual(was, is),
-		unit: unit,
+		old:     old,
+		new:     new,
+		rule:    !reflect.DeepEqual(was, is),
+		unit:    unit,
+		sources: !reflect.DeepEqual(was.SourcePolicy(), is.SourcePolicy()),
 		limit: unit || was.Signal != is.Signal || !reflect.DeepEqual(was.Limit, is.Limit) ||
 			!reflect.DeepEqual(was.WarmUp, is.WarmUp),
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"log/slog"
 	"math"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 	"headgate/pkg/loader"
 	"headgate/pkg/pace"
 	"headgate/pkg/rtt"
+	"headgate/pkg/source"
 	"headgate/pkg/status"
 )
 
@@ -60,6 +62,11 @@ type target struct {
 	vain     uint64         // those that waited in vain in holders that are gone
 	pacing   *pacing
 	interval time.Duration // from one admission to the next; 0: no pace
+
+	// sources is what the rule makes of clients' addresses, classes what the
+	// kernel has counted of the rule's classes.
+	sources *source.Table
+	classes []loader.ClassReading
 
 	// quantiles: the algorithm wants the sizes of the samples, not just the sum.
 	quantiles bool
@@ -124,6 +131,7 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 		trips:     meter{signal: loader.RTT},
 		handshake: meter{signal: loader.Handshake},
 		windows:   make(map[string]uint64),
+		sources:   source.NewTable(t.Rule.SourcePolicy()),
 	}, nil
 }
 
@@ -166,8 +174,14 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	} else {
 		t.pacing = n.pacing
 	}
-	t.config = n.config
+	t.config, t.sources = n.config, n.sources
 	t.setMode()
+	if err := g.SetSources(t.key, n.config.Rule.SourcePolicy()); err != nil {
+		return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
+	}
+	if err := t.readClasses(g); err != nil {
+		return err
+	}
 	t.ingress, t.most, t.adaptive, t.quantiles = n.ingress, n.most, n.adaptive, n.quantiles
 	t.idle = t.idleIn(r)
 	if !c.limit {
@@ -400,13 +414,15 @@ func (t *target) status(now time.Duration) status.Target {
 			OverflowsTotal: t.listener.overflows,
 		},
 		AdmittedTotal:    r.Admitted,
-		RejectedTotal:    status.Rejected{Limit: r.Rejected, Pace: r.RejectedPace, HoldTimeout: t.inVain()},
+		RejectedTotal:    status.Rejected{Limit: r.Rejected, Pace: r.RejectedPace, Source: r.RejectedSource, HoldTimeout: t.inVain()},
 		HeldTotal:        r.Held,
 		BypassedTotal:    r.Bypassed,
+		ExemptedTotal:    r.Exempted,
 		WouldRejectTotal: r.WouldReject,
 		FinishedTotal:    r.Finished,
 		Recount:          t.recounted.status(now),
 	}
+	t.reportSources(&st)
 	if rule.Paced() {
 		st.Pace = status.Pace{RatePerSecond: t.pacing.perSecond, MaxWaitSeconds: rule.Pace.MaxWait.Seconds()}
 	}

@@ -9,6 +9,7 @@ package config
 import (
 	"fmt"
 	"hash/fnv"
+	"net/netip"
 	"time"
 
 	"headgate/pkg/controller"
@@ -128,9 +129,26 @@ type Rule struct {
 	// timeout; not with unit: request.
 	Reject Reject `yaml:"reject"`
 
+	// Exempt are networks, [10.0.0.0/8, fd00::/8], or single addresses, whose
+	// connections are never counted, timed, held or refused: health checks, the
+	// operators. [127.0.0.0/8, "::1"] is loopback, which counts like any other
+	// source otherwise. What is exempt comes before all else, PerSource and
+	// Classes included. No more than 30000 networks, of all targets together.
+	Exempt []netip.Prefix `yaml:"exempt"`
+
+	// PerSource is the most units of one source. By default there is none.
+	PerSource PerSource `yaml:"per_source"`
+
+	// Classes share the limit: up to 14 groups of clients with a part of it that
+	// is theirs alone. What is guaranteed to nobody is free to all, and so a class
+	// may have more than its share. A share follows the limit. While some of a
+	// class's guarantee is unused, it is kept free for it.
+	Classes []Class `yaml:"classes"`
+
 	// Force allows what is otherwise refused as a likely mistake: a limit of
 	// 0, which refuses everybody; a rule for the port of the ssh session that
-	// the agent is started from; a rule for the port of listen.
+	// the agent is started from; a rule for the port of listen; an exemption of
+	// everybody; a limit or a class for sources that are exempt.
 	Force bool `yaml:"force"`
 }
 

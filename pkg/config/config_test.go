@@ -3,6 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
+	"headgate/pkg/source"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,8 +29,9 @@ func parse(t *testing.T, text string, in Input) (*Config, error) {
 
 // What a rule has that gives neither hold nor pace.
 var (
-	unheld  = Hold{MaxWaiting: 1000, Order: "fifo"}
-	unpaced = Pace{Burst: 1, Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}}
+	unsourced = PerSource{Prefix4: 32, Prefix6: 64}
+	unheld    = Hold{MaxWaiting: 1000, Order: "fifo"}
+	unpaced   = Pace{Burst: 1, Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}}
 )
 
 func TestDefaults(t *testing.T) {
@@ -53,12 +56,24 @@ func TestDefaults(t *testing.T) {
 			Hold:   unheld,
 			Pace:   unpaced,
 			Reject: "reset",
+
+			PerSource: unsourced,
 		}},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }
+
+func networks(texts ...string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, s := range texts {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}
+
+var sameNetworks = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
 func TestEveryKey(t *testing.T) {
 	got, err := parse(t, `
@@ -77,6 +92,11 @@ rules:
     end: first_byte
     signal: rtt
     hold: {max_waiting: 500, order: lifo}
+    exempt: ["::ffff:10.1.0.0/112", "fd00::/8", 192.0.2.1]
+    per_source: {limit: 20, prefix4: 24, prefix6: 56, shared: {100.64.0.0/10: 50, "2001:db8::/32": 60}}
+    classes:
+      - {name: partners, sources: [192.0.2.0/24, "2001:db8:1::/48"], share: 0.3}
+      - {name: own, sources: [198.51.100.0/24], share: 0.7}
     pace: {rate: 12.5, max_wait: 20s, warm_up: {period: 10s, cold_factor: 5}}
     reject: reset
     limit: {algorithm: gradient2, initial: 30, min: 10, max: 300, long_window: 5m,
@@ -93,6 +113,8 @@ defaults: # in force for the rules above it as well
   limit: {algorithm: blog, min: 7, smoothing: 0.3}
   hold: {max_wait: 10ms}
   pace: {headroom: 2}
+  exempt: [127.0.0.0/8, "::1"]
+  per_source: {prefix4: 28}
 `, Input{})
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +130,15 @@ defaults: # in force for the rules above it as well
 		Rules: []Rule{
 			{
 				Name: "shop", Ports: []uint16{8080, 8443}, Mode: "observe",
+				Exempt: networks("10.1.0.0/16", "fd00::/8", "192.0.2.1/32"),
+				PerSource: PerSource{Limit: 20, Prefix4: 24, Prefix6: 56, Shared: []source.Range{
+					{Prefix: netip.MustParsePrefix("100.64.0.0/10"), Limit: 50},
+					{Prefix: netip.MustParsePrefix("2001:db8::/32"), Limit: 60},
+				}},
+				Classes: []Class{
+					{Name: "partners", Sources: networks("192.0.2.0/24", "2001:db8:1::/48"), Share: 0.3},
+					{Name: "own", Sources: networks("198.51.100.0/24"), Share: 0.7},
+				},
 				Unit: "request", Signal: "rtt", Reject: "reset",
 				Hold: Hold{MaxWait: 10 * time.Millisecond, MaxWaiting: 500, Order: "lifo"},
 				Pace: Pace{
@@ -123,6 +154,7 @@ defaults: # in force for the rules above it as well
 			},
 			{
 				Name: "port-8080", Ports: []uint16{8080}, Mode: "enforce",
+				Exempt: networks("127.0.0.0/8", "::1/128"), PerSource: PerSource{Prefix4: 28, Prefix6: 64},
 				Scope: Scope{Netns: "blue"}, WarmUp: ptr(time.Minute),
 				Unit: "connection", Signal: "service", Reject: "drop",
 				Hold: Hold{MaxWait: 10 * time.Millisecond, MaxWaiting: 1000, Order: "fifo"},
@@ -133,6 +165,7 @@ defaults: # in force for the rules above it as well
 			},
 			{
 				Name: "none", Ports: []uint16{1}, Mode: "observe", Force: true,
+				Exempt: networks("127.0.0.0/8", "::1/128"), PerSource: PerSource{Prefix4: 28, Prefix6: 64},
 				Unit: "connection", Signal: "service", Reject: "reset",
 				Hold:  Hold{MaxWait: 0, MaxWaiting: 1000, Order: "fifo"},
 				Pace:  Pace{Burst: 1, Headroom: 2, WarmUp: Ramp{ColdFactor: 3}},
@@ -145,7 +178,7 @@ defaults: # in force for the rules above it as well
 		t.Errorf("queue_size is %v", queue)
 	}
 	got.Rules[0].Limit.Params.QueueSize = nil
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, sameNetworks); d != "" {
 		t.Error(d)
 	}
 	for _, target := range got.Targets() {

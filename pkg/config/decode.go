@@ -65,20 +65,23 @@ func (d *decoder) rule(r *Rule, o *origin) map[string]func(value) {
 		}
 	}
 	return map[string]func(value){
-		"name":    func(v value) { d.text(v, &r.Name) },
-		"port":    port,
-		"ports":   func(v value) { d.items(v, port) },
-		"scope":   func(v value) { d.scope(v, &r.Scope) },
-		"mode":    func(v value) { choice(d, v, &r.Mode, ModeEnforce, ModeObserve) },
-		"unit":    func(v value) { choice(d, v, &r.Unit, UnitConnection, UnitRequest) },
-		"end":     func(v value) { d.end(v, &r.End) },
-		"signal":  func(v value) { choice(d, v, &r.Signal, SignalService, SignalRTT, SignalConnection) },
-		"limit":   func(v value) { d.limit(v, &r.Limit) },
-		"warm_up": func(v value) { d.warmUp(v, r) },
-		"hold":    func(v value) { d.hold(v, &r.Hold) },
-		"pace":    func(v value) { d.pace(v, &r.Pace) },
-		"reject":  func(v value) { choice(d, v, &r.Reject, RejectReset, RejectDrop) },
-		"force":   func(v value) { d.boolean(v, &r.Force) },
+		"name":       func(v value) { d.text(v, &r.Name) },
+		"port":       port,
+		"ports":      func(v value) { d.items(v, port) },
+		"scope":      func(v value) { d.scope(v, &r.Scope) },
+		"mode":       func(v value) { choice(d, v, &r.Mode, ModeEnforce, ModeObserve) },
+		"unit":       func(v value) { choice(d, v, &r.Unit, UnitConnection, UnitRequest) },
+		"end":        func(v value) { d.end(v, &r.End) },
+		"signal":     func(v value) { choice(d, v, &r.Signal, SignalService, SignalRTT, SignalConnection) },
+		"limit":      func(v value) { d.limit(v, &r.Limit) },
+		"warm_up":    func(v value) { d.warmUp(v, r) },
+		"hold":       func(v value) { d.hold(v, &r.Hold) },
+		"pace":       func(v value) { d.pace(v, &r.Pace) },
+		"reject":     func(v value) { choice(d, v, &r.Reject, RejectReset, RejectDrop) },
+		"exempt":     func(v value) { d.networks(v, &r.Exempt) },
+		"per_source": func(v value) { d.perSource(v, &r.PerSource) },
+		"classes":    func(v value) { d.classes(v, &r.Classes) },
+		"force":      func(v value) { d.boolean(v, &r.Force) },
 	}
 }
 

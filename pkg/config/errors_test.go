@@ -21,7 +21,7 @@ var errorCases = map[string]struct {
 		text: "lisen: x\nrules:\n  - port: 80\n    limits: {}\n    limit: {maxx: 3}\n    scope: {net: a}\n",
 		want: []string{
 			"1:1: lisen: unknown key; did you mean listen? the keys here are defaults, lease, listen, mode, rules, socket, socket_group, state, web_config, window",
-			"4:5: rules[0].limits: unknown key; did you mean limit? the keys here are end, force, hold, limit, mode, name, pace, port, ports, reject, scope, signal, unit, warm_up",
+			"4:5: rules[0].limits: unknown key; did you mean limit? the keys here are classes, end, exempt, force, hold, limit, mode, name, pace, per_source, port, ports, reject, scope, signal, unit, warm_up",
 			"5:13: rules[0].limit.maxx: unknown key; did you mean max? the keys here are algorithm, ",
 			"6:13: rules[0].scope.net: unknown key; the keys here are netns",
 		},
@@ -31,20 +31,57 @@ var errorCases = map[string]struct {
   - port: 80
     unit: request
     signal: accept
-    exempt: [10.0.0.0/8]
-    per_source: {limit: 20}
-    classes: []
     scope: {pods: {namespace: shop}}
-defaults: {exempt: [], scope: {cgroup: "*"}}
+defaults: {scope: {cgroup: "*"}}
 `,
 		want: []string{
 			"4:13: rules[0].signal: this version does not support accept",
-			`5:5: rules[0].exempt: this version does not support the key "exempt"`,
-			`6:5: rules[0].per_source: this version does not support the key "per_source"`,
-			`7:5: rules[0].classes: this version does not support the key "classes"`,
-			`8:13: rules[0].scope.pods: this version does not support the key "pods"`,
-			`9:12: defaults.exempt: this version does not support the key "exempt"`,
-			`9:32: defaults.scope.cgroup: this version does not support the key "cgroup"`,
+			`5:13: rules[0].scope.pods: this version does not support the key "pods"`,
+			`6:20: defaults.scope.cgroup: this version does not support the key "cgroup"`,
+		},
+	},
+	"sources": {
+		text: `rules:
+  - {port: 1, exempt: [10.0.0.1/8, "fe80::1%eth0", 10.0.0.0/33, 10.0.0.0/8, "::ffff:10.0.0.0/104"]}
+  - {port: 2, exempt: ["::/0"]}
+  - {port: 3, exempt: ["::/0", 0.0.0.0/0], force: true}
+  - {port: 4, per_source: {prefix4: 24}}
+  - {port: 5, per_source: {limit: 0, prefix4: 33, prefix6: 0, shared: {10.0.0.0/8: 0, 10.0.0.0/99: 1}}}
+  - port: 6
+    exempt: [10.0.0.0/8]
+    per_source: {limit: 1, shared: {10.1.0.0/16: 5, 11.0.0.0/8: 5}}
+    classes: [{name: a, sources: [10.1.0.0/16], share: 0.1}]
+  - {port: 7, exempt: [10.0.0.0/8], per_source: {limit: 1, shared: {10.1.0.0/16: 5}}, force: true}
+  - {port: 8, exempt: [10.1.0.0/16], per_source: {limit: 1, shared: {10.0.0.0/8: 5}}} # all but these
+  - port: 9
+    classes:
+      - {name: a, sources: [10.0.0.0/8], share: 0.6}
+      - {name: a, sources: [10.0.0.0/8, 11.0.0.0/8], share: 0.5}
+  - {port: 10, classes: [{sources: [10.0.0.0/8], share: 2}, {name: others, share: 0.5}, {name: b, sources: [1.0.0.0/8]}]}
+`,
+		want: []string{
+			"2:24: rules[0].exempt[0]: \"10.0.0.1/8\" has bits set behind the first 8; the network is 10.0.0.0/8",
+			"2:36: rules[0].exempt[1]: \"fe80::1%eth0\" is not a network such as 10.0.0.0/8 or \"fd00::/8\", nor an address",
+			"2:52: rules[0].exempt[2]: \"10.0.0.0/33\" is not a network such as 10.0.0.0/8 or \"fd00::/8\", nor an address",
+			"2:77: rules[0].exempt[4]: 10.0.0.0/8 is at /etc/headgate.yaml:2:65 already",
+			"3:24: rules[1].exempt[0]: ::/0 exempts everybody; set force: true if that is meant",
+			"5:27: rules[3].per_source: has no limit",
+			"6:27: rules[4].per_source: has no limit",
+			"6:35: rules[4].per_source.limit: 0 is not from 1 to 1000000",
+			"6:47: rules[4].per_source.prefix4: 33 is not from 1 to 32",
+			"6:60: rules[4].per_source.prefix6: 0 is not from 1 to 128",
+			"6:84: rules[4].per_source.shared[10.0.0.0/8]: 0 is not from 1 to 1000000",
+			"6:87: rules[4].per_source.shared[10.0.0.0/99]: \"10.0.0.0/99\" is not a network such as 10.0.0.0/8 or \"fd00::/8\", nor an address",
+			"9:37: rules[5].per_source.shared[10.1.0.0/16]: 10.1.0.0/16 is exempt by 10.0.0.0/8 at /etc/headgate.yaml:8:14, so that nothing of it is ever counted; set force: true if that is meant",
+			"10:35: rules[5].classes[0].sources[0]: 10.1.0.0/16 is exempt by 10.0.0.0/8 at /etc/headgate.yaml:8:14, so that it has no use for a share; set force: true if that is meant",
+			"16:16: rules[8].classes[1].name: a class named a is at /etc/headgate.yaml:15:16 already",
+			"16:29: rules[8].classes[1].sources[0]: 10.0.0.0/8 is of the class at /etc/headgate.yaml:15:29 already",
+			"16:61: rules[8].classes[1].share: the shares up to here are 1.1, more than the whole limit",
+			"17:26: rules[9].classes[0]: the name \"\" is not 1 to 63 letters, digits, dots, dashes and underscores",
+			"17:57: rules[9].classes[0].share: 2 is not above 0 and at most 1",
+			"17:61: rules[9].classes[1]: has no sources",
+			"17:68: rules[9].classes[1].name: others is what those are called that are of no class",
+			"17:89: rules[9].classes[2]: has no share",
 		},
 	},
 	"units": {

@@ -64,12 +64,13 @@ func Default() *Config {
 // the Config.
 func DefaultRule() Rule {
 	return Rule{
-		Unit:   UnitConnection,
-		Signal: SignalService,
-		Limit:  Limit{Algorithm: "guarded"},
-		Hold:   Hold{MaxWaiting: 1000, Order: OrderFIFO},
-		Pace:   Pace{Burst: 1, Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}},
-		Reject: RejectReset,
+		Unit:      UnitConnection,
+		Signal:    SignalService,
+		Limit:     Limit{Algorithm: "guarded"},
+		Hold:      Hold{MaxWaiting: 1000, Order: OrderFIFO},
+		Pace:      Pace{Burst: 1, Headroom: 1.2, WarmUp: Ramp{ColdFactor: 3}},
+		Reject:    RejectReset,
+		PerSource: PerSource{Prefix4: 32, Prefix6: 64},
 	}
 }
 

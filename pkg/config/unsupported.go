@@ -10,9 +10,6 @@ import (
 // not act on, as they are spelled in a rule. They are refused by name rather
 // than as a misspelling.
 var unsupported = map[string]bool{
-	"rule.exempt":         true,
-	"rule.per_source":     true,
-	"rule.classes":        true,
 	"rule.scope.pods":     true,
 	"rule.scope.cgroup":   true,
 	"rule.signal: accept": true,

@@ -35,7 +35,7 @@ func (d *decoder) validate(c *Config, sshPorts []uint16) {
 	if len(c.Rules) == 0 && len(d.errs) == 0 {
 		d.failf(d.where("rules"), "no rule: nothing would be protected")
 	}
-	names, targets := map[string]place{}, map[target]place{}
+	names, targets, prefixes := map[string]place{}, map[target]place{}, 0
 	for i := range c.Rules {
 		if d.full() {
 			return
@@ -48,6 +48,10 @@ func (d *decoder) validate(c *Config, sshPorts []uint16) {
 		d.validateLimit(r, o)
 		d.validateUnit(r, o)
 		d.validateWaits(r, o)
+		d.validateSources(r, o)
+		if prefixes += r.prefixes(); prefixes > maxPrefixes && len(d.errs) == 0 {
+			d.failf(o.at, "with this rule the targets have %d networks of sources, more than %d", prefixes, maxPrefixes)
+		}
 		for j, port := range r.Ports {
 			switch {
 			case r.Force || r.Scope != (Scope{}):

@@ -216,13 +216,20 @@ func packPolicy(p source.Policy, before headgatePolicy) headgatePolicy {
 		k.Classes = uint32(len(p.Classes)) + classOthers
 	}
 	for i, c := range p.Classes {
-		// Rounded up by less than one unit is of any limit, so that 0.3 of 10 is 3.
-		k.Share[firstClass+i] = uint32(math.Ceil(c.Share * (1 << shareBits)))
+		k.Share[firstClass+i] = packShare(c.Share)
 	}
 	if k.Share != before.Share || p.Groups() && k.Generation == 0 {
 		k.Generation++
 	}
 	return k
+}
+
+// packShare rounds up, by less than a unit of any limit, so that 0.3 of 10 is 3.
+func packShare(share float64) uint32 { return uint32(math.Ceil(share * (1 << shareBits))) }
+
+// Guarantee is how many units of a limit are guaranteed to a class of that share.
+func Guarantee(share float64, limit int) int {
+	return int(uint64(clampUint32(limit)) * uint64(packShare(share)) >> shareBits)
 }
 
 func packPrefixes(id uint32, entries map[netip.Prefix]source.Entry, seed uint64) map[headgateSourceKey]headgateSource {

@@ -48,7 +48,11 @@ func snapshot() fixed {
 					Rule: "shop", Port: 8080, Scope: "host", Unit: "connection", Mode: "enforce",
 					Limit: 57, InFlight: 12, Pending: 2, BaselineSeconds: 0.0199, Gradient: 0.98,
 					AcceptQueue:   status.AcceptQueue{Length: 3, Max: 511, OverflowsTotal: 1},
-					AdmittedTotal: 1 << 40, FinishedTotal: 10, RejectedTotal: status.Rejected{Limit: 3},
+					AdmittedTotal: 1 << 40, FinishedTotal: 10, RejectedTotal: status.Rejected{Limit: 3, Source: 9}, ExemptedTotal: 11,
+					Classes: []status.Class{
+						{Name: "partners", Share: 0.3, Limit: 17, InFlight: 4, RejectedTotal: 2},
+						{Name: "others", Limit: 40, InFlight: 8, RejectedTotal: 10},
+					},
 				},
 				{
 					Rule: "shop", Port: 8443, Scope: "netns:blue", Unit: "connection", Mode: "observe",

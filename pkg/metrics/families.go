@@ -59,10 +59,11 @@ var families = []family{
 	},
 	{
 		name: "headgate_rejected_total", kind: counter, label: "reason",
-		help: "Units rejected. The reason limit: as many were in flight, or waited, as may; pace: its turn was too far off; hold_timeout: it waited, and no slot came free in time.",
+		help: "Units rejected. The reason limit: as many were in flight, or waited, as may; pace: its turn was too far off; source: as many of its source were there as may be; hold_timeout: it waited, and no slot came free in time.",
 		ofTarget: func(t *status.Target, _ *Detail, emit func(float64, string)) {
 			emit(float64(t.RejectedTotal.Limit), "limit")
 			emit(float64(t.RejectedTotal.Pace), "pace")
+			emit(float64(t.RejectedTotal.Source), "source")
 			emit(float64(t.RejectedTotal.HoldTimeout), "hold_timeout")
 		},
 	},
@@ -78,8 +79,23 @@ var families = []family{
 	},
 	{
 		name: "headgate_exempted_total", kind: counter,
-		help:     "Units of sources that are exempt: let in, and never counted in flight.",
+		help:     "Connections that were let in uncounted because their source is exempt.",
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.ExemptedTotal) }),
+	},
+	{
+		name: "headgate_class_in_flight", kind: gauge, label: "class",
+		help:     "Units in flight of a class; others: of none.",
+		ofTarget: ofClasses(func(c *status.Class) float64 { return float64(c.InFlight) }),
+	},
+	{
+		name: "headgate_class_guaranteed", kind: gauge, label: "class",
+		help:     "Units of the limit that are guaranteed to a class; others: those that are free to all.",
+		ofTarget: ofClasses(func(c *status.Class) float64 { return float64(c.Limit) }),
+	},
+	{
+		name: "headgate_class_rejected_total", kind: counter, label: "class",
+		help:     "Units of a class that were rejected on arrival; others: of none.",
+		ofTarget: ofClasses(func(c *status.Class) float64 { return float64(c.RejectedTotal) }),
 	},
 	{
 		name: "headgate_would_reject_total", kind: counter,
@@ -216,6 +232,15 @@ var families = []family{
 // plain reads one value of a target.
 func plain(read func(*status.Target) float64) func(*status.Target, *Detail, func(float64, string)) {
 	return func(t *status.Target, _ *Detail, emit func(float64, string)) { emit(read(t), "") }
+}
+
+// ofClasses reads one value of each class of a target.
+func ofClasses(read func(*status.Class) float64) func(*status.Target, *Detail, func(float64, string)) {
+	return func(t *status.Target, _ *Detail, emit func(float64, string)) {
+		for i := range t.Classes {
+			emit(read(&t.Classes[i]), t.Classes[i].Name)
+		}
+	}
 }
 
 // known reads one value of a target that is 0 while it is not known.

@@ -15,7 +15,8 @@ type gateModel struct {
 	inside  []Flow
 	waiting map[Flow]bool
 	verdict map[uint32]Act
-	order   []uint64 // numbers of the arrivals in the order of their claims
+	order   []uint64                  // numbers of the arrivals in the order of their claims
+	lines   map[netip.Prefix][]uint64 // the same, by source
 	numbers map[Flow]uint64
 	lastSeq map[Flow]uint32
 
@@ -87,6 +88,7 @@ func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
 				}
 				g.inside = append(g.inside, a.Flow)
 				g.order = append(g.order, g.numbers[a.Flow])
+				g.lines[sourceOf(a.Flow)] = append(g.lines[sourceOf(a.Flow)], g.numbers[a.Flow])
 				q.Answer(now, a.Flow, Claimed)
 			}
 		}
@@ -113,6 +115,7 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 		g := &gateModel{
 			limit:   rapid.IntRange(0, 3).Draw(t, "limit"),
 			waiting: make(map[Flow]bool), verdict: make(map[uint32]Act),
+			lines:   make(map[netip.Prefix][]uint64),
 			numbers: make(map[Flow]uint64), lastSeq: make(map[Flow]uint32),
 		}
 		if turns && !paced {
@@ -191,6 +194,11 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 		}
 		if !paced && !newestFirst && !turns && !slices.IsSorted(g.order) {
 			t.Fatalf("somebody was overtaken: %v", g.order)
+		}
+		for source, line := range g.lines {
+			if !paced && !newestFirst && !slices.IsSorted(line) {
+				t.Fatalf("somebody of %v was overtaken: %v", source, line)
+			}
 		}
 		c := q.Counts(1)
 		if c.Held != c.Released+c.TimedOut+c.Gone+c.Silent+uint64(q.Waiting(1)) {

@@ -88,8 +88,23 @@ type Target struct {
 	WouldRejectTotal uint64   `json:"would_reject_total"` // in observe mode
 	FinishedTotal    uint64   `json:"finished_total"`
 
+	// Loopback is what is made of clients on the host itself: counted, exempt, or
+	// partly exempt, where that is so for one of IPv4 and IPv6.
+	Loopback string  `json:"loopback"`
+	Classes  []Class `json:"classes,omitempty"` // with those of no class at the end
+
 	LastChange Change  `json:"last_change"`
 	Recount    Recount `json:"recount"`
+}
+
+// Class is a part of the clients that has a share of the limit for itself.
+type Class struct {
+	Name          string  `json:"name"`  // others: those that are of no class
+	Share         float64 `json:"share"` // of the limit, guaranteed
+	Limit         int     `json:"limit"` // what is guaranteed, units; of others: what is free to all
+	InFlight      int     `json:"in_flight"`
+	Waiting       int     `json:"waiting"`
+	RejectedTotal uint64  `json:"rejected_total"` // on arrival, for whatever reason
 }
 
 // Recount is what the last recount had to correct: by how much more was counted

@@ -25,6 +25,8 @@ const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "lea
    "accept_queue": {"length": 0, "max": 511, "overflows_total": 0},
    "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "hold_timeout": 0},
    "held_total": 0, "bypassed_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10,
+   "loopback": "counted",
+   "classes": [{"name": "partners", "share": 0.3, "limit": 17, "in_flight": 4, "waiting": 0, "rejected_total": 2}],
    "last_change": {"reason": "gradient", "seconds_ago": 0.4},
    "recount": {"in_flight": 1, "waiting": 0, "pending": 0, "connections": 0, "idle": 0, "seconds_ago": 12.5}}],
  "troubles": [{"hook": "state", "trouble": "hidden"}], "shadowed": [{"hook": "sk_lookup", "at": "host", "id": 7, "name": "tubular"}]}`

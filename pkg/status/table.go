@@ -48,6 +48,9 @@ func (s *Status) WriteTable(w io.Writer) error {
 		slices.Sort(missing)
 		fmt.Fprintf(&b, "not on this kernel: %s\n", strings.Join(missing, ", "))
 	}
+	if exempt := s.loopbackExempt(); len(exempt) > 0 {
+		fmt.Fprintf(&b, "loopback: exempt on %s\n", printable(few(exempt)))
+	}
 	if len(s.Targets) == 0 {
 		b.WriteString("no targets\n")
 	} else {
@@ -98,6 +101,18 @@ func (s *Status) Wrong() []string {
 		wrong = append(wrong, "observe: nobody is refused on "+few(watched))
 	}
 	return wrong
+}
+
+// loopbackExempt names the targets that do not count clients on the host itself:
+// who tries a limit from there is to know.
+func (s *Status) loopbackExempt() []string {
+	var exempt []string
+	for i := range s.Targets {
+		if t := &s.Targets[i]; strings.HasSuffix(t.Loopback, "exempt") {
+			exempt = append(exempt, t.Rule+":"+strconv.Itoa(int(t.Port)))
+		}
+	}
+	return exempt
 }
 
 // few names some, and how many more there are.
