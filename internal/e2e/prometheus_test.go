@@ -65,6 +65,8 @@ func TestPrometheus(t *testing.T) {
 		t.Error("no rule was recorded")
 	}
 
+	lintScrape(t, w.addr)
+
 	// When nothing changes any more, Prometheus has the numbers of the API.
 	w.quiet()
 	await(t, "Prometheus says what the API says", func() (any, bool) {
@@ -90,6 +92,22 @@ func TestPrometheus(t *testing.T) {
 		}
 		return differ, len(differ) == 0
 	})
+}
+
+// lintScrape has Prometheus' own tool look at what the agent serves.
+func lintScrape(t *testing.T, agent string) {
+	t.Helper()
+	resp, err := http.Get("http://" + agent + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	cmd := exec.CommandContext(t.Context(), "promtool", "check", "metrics", "--extended")
+	cmd.Stdin = resp.Body
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 type dashboardPanel struct {
