@@ -166,3 +166,40 @@ func TestMetricsExist(t *testing.T) {
 		}
 	}
 }
+
+// No panel reaches over the edge, or lies on another.
+func TestPanelsFit(t *testing.T) {
+	text, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+		}
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	taken, ids := map[[2]int]string{}, map[int]string{}
+	for _, p := range d.Panels {
+		if other, ok := ids[p.ID]; ok || p.ID == 0 {
+			t.Errorf("%s has the number %d, as %q has", p.Title, p.ID, other)
+		}
+		ids[p.ID] = p.Title
+		g := p.GridPos
+		if g.W == 0 || g.H == 0 || g.X+g.W > 24 {
+			t.Errorf("%s: %+v", p.Title, g)
+		}
+		for x := g.X; x < g.X+g.W; x++ {
+			for y := g.Y; y < g.Y+g.H; y++ {
+				if other, ok := taken[[2]int{x, y}]; ok {
+					t.Fatalf("%s lies on %s", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+	}
+}
