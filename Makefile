@@ -81,17 +81,14 @@ bench: ## Measure what headgate costs, in toggled pairs, and what a step of each
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./pkg/...
 
 .PHONY: pictures
-pictures: build ## Draw the pictures of the documents anew, of real runs of two minutes (root)
+pictures: build ## Draw the pictures of the documents anew, of real runs of a quarter of an hour (root)
 	$(SUDO) bin/headgate demo -o json | $(GO) run ./tools/picture > docs/img/demo.png
 	$(SUDO) $(GO) run ./tools/screenshot > docs/img/top.png
+	$(SUDO) $(GO) test -count 1 -timeout 20m -run TestPageUnderLoad ./internal/e2e -pictures $(CURDIR)/docs/img
 
 .PHONY: man
 man: build ## Write the manual pages into dist/man
 	bin/headgate man dist/man
-
-.PHONY: pictures
-pictures: ## Make the pictures of the live page in docs/img, after ten minutes of load (root)
-	$(GO) test -count 1 -timeout 20m -run TestPageUnderLoad ./internal/e2e -pictures $(CURDIR)/docs/img
 
 .PHONY: install
 install: build man ## Install under PREFIX (/usr/local); DESTDIR is put before it

@@ -46,7 +46,10 @@ func watch(t *testing.T, during time.Duration) *watched {
 		sources = append(sources, p.Addr())
 	}
 
-	cfg := configFor(srv, 8080, func(r *config.Rule) { r.Name = "shop" })
+	cfg := configFor(srv, 8080, func(r *config.Rule) {
+		r.Name = "shop"
+		r.Classes = []config.Class{{Name: "partners", Sources: []netip.Prefix{netip.MustParsePrefix("10.83.1.100/30")}, Share: 0.3}}
+	})
 	cfg.Listen = "127.0.0.1:0"
 	for i, rule := range []struct {
 		name string

@@ -74,6 +74,11 @@ var rows = []row{
 			{expr: `rate(headgate_would_reject_total` + of + `[$__rate_interval])`, legend: target}}},
 		{title: "Exempt", what: "Units a second that are never counted in flight.", unit: perSec, width: 6, queries: []query{
 			{expr: `rate(headgate_exempted_total` + of + `[$__rate_interval])`, legend: target}}},
+		{title: "Classes", what: "Units in flight of each class, against those that are guaranteed to it; others: of no class, and what is free to all.", unit: units, width: 12, queries: []query{
+			{expr: `headgate_class_in_flight` + of, legend: target + " {{class}}"},
+			{expr: `headgate_class_guaranteed` + of, legend: target + " {{class}} guaranteed", dashed: true}}},
+		{title: "Refused of classes", what: "Units a second, on arrival.", unit: perSec, width: 12, queries: []query{
+			{expr: `rate(headgate_class_rejected_total` + of + `[$__rate_interval])`, legend: target + " {{class}}"}}},
 	}},
 	{"Latency", []panel{
 		{title: "Service time and baseline", what: "Mean time from request to response, against the time with no queue.", unit: seconds, width: 12, queries: []query{

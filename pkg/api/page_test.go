@@ -80,6 +80,10 @@ func targetsAt(second, n int) []status.Target {
 			t.Unit, t.Waiting, t.Hold.MaxWaiting, t.HeldTotal = "request", 40, 1000, uint64(9*second)
 			t.RejectedTotal.HoldTimeout, t.Connections = uint64(3*second), 100
 			t.Pace.RatePerSecond = 550.5
+			t.Classes = []status.Class{
+				{Name: "partners", Share: 0.3, Limit: 17, InFlight: 4, RejectedTotal: 1_000_000},
+				{Name: "others", Limit: 40, InFlight: 8, RejectedTotal: 20_000_000},
+			}
 		case 4:
 			t.Window, t.BaselineSeconds, t.Gradient = status.Window{}, 0, 0
 			t.Limit, t.AdmittedTotal, t.InFlight = 60_000, 0, 3

@@ -183,6 +183,9 @@ class Card {
       t.pace.rate_per_second > 0 && ['pace', rate(t.pace.rate_per_second)],
       t.held_total > 0 && ['had to wait', `${count(t.held_total)} in all`],
       t.bypassed_total > 0 && ['let in unheld', `${count(t.bypassed_total)} in all`],
+      ...(t.classes ?? []).map((c) => [
+        c.name === 'others' ? 'of no class' : `class ${c.name}`, `${count(c.in_flight)} of ${count(c.limit)}, ${count(c.rejected_total)} refused`,
+      ]),
       t.exempted_total > 0 && ['exempt', `${count(t.exempted_total)} in all`],
     ].filter(Boolean));
   }
