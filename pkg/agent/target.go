@@ -59,7 +59,7 @@ type target struct {
 	holder   *pace.Holder
 	held     pace.HeldStats // at the last step
 	waits    tally          // of those that were held and let in
-	vain     uint64         // those that waited in vain in holders that are gone
+	vain     pace.HeldStats // of holders that are gone
 	pacing   *pacing
 	interval time.Duration // from one admission to the next; 0: no pace
 
@@ -200,7 +200,9 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 
 // dropHolder notes that nothing waits for the target any more.
 func (t *target) dropHolder() {
-	t.vain += refusedIn(t.holder.TargetStats(t.id))
+	gone := t.holder.TargetStats(t.id)
+	t.vain.TimedOut += gone.TimedOut
+	t.vain.Overflowed += gone.Overflowed
 	t.waits.reader = rtt.Reader{} // another holder begins at 0
 	t.holder, t.held = nil, pace.HeldStats{}
 }
@@ -277,8 +279,8 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	return t.order()
 }
 
-// inVain counts the units that waited in vain, now or under an earlier rule.
-func (t *target) inVain() uint64 { return t.vain + refusedIn(t.held) }
+// inVain counts the units that holders refused, now or under an earlier rule.
+func (t *target) inVain() uint64 { return refusedIn(t.vain) + refusedIn(t.held) }
 
 // refusedIn counts the units that waited in vain, or that there was no place for.
 func refusedIn(h pace.HeldStats) uint64 { return h.TimedOut + h.Overflowed }
@@ -413,8 +415,11 @@ func (t *target) status(now time.Duration) status.Target {
 			Max:            t.listener.backlog,
 			OverflowsTotal: t.listener.overflows,
 		},
-		AdmittedTotal:    r.Admitted,
-		RejectedTotal:    status.Rejected{Limit: r.Rejected, Pace: r.RejectedPace, Source: r.RejectedSource, HoldTimeout: t.inVain()},
+		AdmittedTotal: r.Admitted,
+		RejectedTotal: status.Rejected{
+			Limit: r.Rejected + t.vain.Overflowed + t.held.Overflowed, Pace: r.RejectedPace, Source: r.RejectedSource,
+			HoldTimeout: t.vain.TimedOut + t.held.TimedOut,
+		},
 		HeldTotal:        r.Held,
 		BypassedTotal:    r.Bypassed,
 		ExemptedTotal:    r.Exempted,
