@@ -178,3 +178,10 @@ int headgate_correct(struct correction *ctx)
 	correct(ctx);
 	return 0;
 }
+
+SEC("syscall")
+int headgate_correct_party(struct party_correction *ctx)
+{
+	correct_party(ctx);
+	return 0;
+}

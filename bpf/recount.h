@@ -26,7 +26,9 @@ struct tally {
 	__u32 connections; /* with TARGET_REQUEST */
 	__u32 idle;        /* connections at rest */
 	__u32 blind;       /* connections whose end this kernel does not tell */
-	__u32 pad;
+	__u32 parties;     /* units that are of a party */
+	__u32 class[CLASSES];         /* units of each class that have a slot */
+	__u32 class_waiting[CLASSES]; /* or wait */
 };
 
 /* What a target is to be counted less. */
@@ -39,12 +41,30 @@ struct correction {
 	__s32 idle;
 };
 
+/* The same of a party: by its source, and by its class in a target. */
+struct party_correction {
+	__u64 party;
+	__u32 target;
+	__s32 of_source;
+	__s32 in_flight; /* of its class */
+	__s32 waiting;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TARGETS);
 	__type(key, __u32);
 	__type(value, struct tally);
 } tallies SEC(".maps");
+
+/* Units that were found of each source; like source_counts. The agent empties it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u64);
+} tally_sources SEC(".maps");
 
 static __always_inline struct tally *tally_of(__u32 target)
 {
@@ -57,12 +77,35 @@ static long tally_clear(struct bpf_map *map, __u32 *target, struct tally *t, voi
 	return 0;
 }
 
+/* Not always inline: the callers of the kernel's walks have little stack. */
+static __noinline void tally_party(struct tally *t, __u64 party, bool waits)
+{
+	__u64 key = party & PARTY_SOURCE, one = 1, *n;
+
+	if (!t || !party)
+		return;
+	t->parties++;
+	if (waits)
+		t->class_waiting[party & PARTY_CLASS]++;
+	else
+		t->class[party & PARTY_CLASS]++;
+	if (!key)
+		return;
+	n = bpf_map_lookup_elem(&tally_sources, &key);
+	if (n)
+		++*n;
+	else
+		bpf_map_update_elem(&tally_sources, &key, &one, BPF_NOEXIST);
+}
+
 static long tally_pending(struct bpf_map *map, struct pending_key *key, struct pending *p, void *ctx)
 {
 	struct tally *t = tally_of(key->target);
 
-	if (t)
+	if (t) {
 		t->pending++;
+		tally_party(t, p->party, false);
+	}
 	return 0;
 }
 
@@ -70,8 +113,10 @@ static long tally_hold(struct bpf_map *map, struct pending_key *key, struct hold
 {
 	struct tally *t = tally_of(key->target);
 
-	if (t)
+	if (t) {
 		t->held++;
+		tally_party(t, h->party, true);
+	}
 	return 0;
 }
 
@@ -90,6 +135,7 @@ static __always_inline void tally_begin(void)
 static __always_inline void tally_conn(struct conn *c, struct sock *sk)
 {
 	struct tally *t;
+	__u64 request;
 
 	if (c->blind)
 		conn_look(c, sk);
@@ -100,20 +146,25 @@ static __always_inline void tally_conn(struct conn *c, struct sock *sk)
 		return;
 	if (c->blind)
 		t->blind++;
-	if (!c->per_request)
-		t->slots++;
-	else
-		t->connections++;
 	if (c->resting)
 		t->idle++;
-	switch (request_of(c)) {
+	if (!c->per_request) {
+		t->slots++;
+		tally_party(t, c->taken, false);
+		return;
+	}
+	t->connections++;
+	request = c->request;
+	switch (request & REQUEST_STATE) {
+	case REQUEST_NONE:
+		break;
 	case REQUEST_HELD:
 		t->waiting++;
+		tally_party(t, party_of(request), true);
 		break;
-	case REQUEST_GRANTING:
-	case REQUEST_BUSY:
+	default:
 		t->slots++;
-		break;
+		tally_party(t, party_of(request), false);
 	}
 }
 
@@ -149,6 +200,56 @@ static __always_inline void correct(struct correction *ctx)
 		__sync_fetch_and_add(&c->rested, -by.idle);
 	if (by.in_flight > 0 && waiting(st->units))
 		wake(by.target);
+}
+
+/* A source that has nobody here any more goes as it does when its last unit ends. */
+static __always_inline void correct_source(__u64 party, __s32 by)
+{
+	__u64 key = party & PARTY_SOURCE, *word;
+
+	if (by < 0 && source_join(party, ANY_NUMBER) == JOINED)
+		by++;
+	word = bpf_map_lookup_elem(&source_counts, &key);
+	if (!word || by == 0)
+		return;
+	if (by > 1 && (*word & SOURCE_COUNT) < (__u64)by)
+		return;
+	if (by < 0) {
+		__sync_fetch_and_add(word, (__u64)(__s64)-by);
+		return;
+	}
+	__sync_fetch_and_add(word, -(__u64)(by - 1));
+	source_leave(party);
+}
+
+static __always_inline void correct_class(struct party_correction *by)
+{
+	struct parts *cs = parts_of(by->target);
+	struct class_state *c;
+	__s32 free, n = by->in_flight;
+
+	if (!cs)
+		return;
+	c = class_of(cs, by->party);
+	__sync_fetch_and_add(&c->waiting, -by->waiting);
+	free = c->free;
+	if (n > 0 && free > 0) {
+		free = free < n ? free : n;
+		__sync_fetch_and_add(&c->free, -free);
+		__sync_fetch_and_add(&cs->free, -free);
+		n -= free;
+	}
+	__sync_fetch_and_add(&c->own, -n);
+}
+
+static __always_inline void correct_party(struct party_correction *ctx)
+{
+	struct party_correction by = *ctx;
+
+	if (by.of_source)
+		correct_source(by.party, by.of_source);
+	if (by.party & PARTY_CLASS && (by.in_flight || by.waiting))
+		correct_class(&by);
 }
 
 #endif

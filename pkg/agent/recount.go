@@ -75,6 +75,9 @@ func (a *Agent) recount(adopt []*scope.Netns) error {
 	if out.Blind > 0 {
 		a.recounts.next = now + blindRecountInterval
 	}
+	if out.Sources+out.Classes > 0 {
+		a.log.Warn("the counts of sources or classes were wrong and are corrected", "sources", out.Sources, "classes", out.Classes)
+	}
 	for _, t := range a.targets {
 		d := out.Drift[t.id]
 		t.recounted = recounted{drift: d, at: now}

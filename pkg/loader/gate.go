@@ -29,17 +29,18 @@ const (
 
 // optional are the programs that headgate can do without, and what is lost.
 var optional = map[string]Capability{
-	headgateProgHeadgateRelease: CanRelease,
-	headgateProgHeadgateIngress: CanService,
-	headgateProgHeadgateEgress:  CanService,
-	headgateProgHeadgateAdopt:   CanAdopt,
-	headgateProgHeadgateSweep:   CanSweep,
-	headgateProgHeadgateForget:  CanSweep,
-	headgateProgHeadgateTally:   CanRecount,
-	headgateProgHeadgateRecount: CanRecount,
-	headgateProgHeadgateCorrect: CanRecount,
-	headgateProgHeadgateArrive:  CanHold,
-	headgateProgHeadgateClaim:   CanHold,
+	headgateProgHeadgateRelease:      CanRelease,
+	headgateProgHeadgateIngress:      CanService,
+	headgateProgHeadgateEgress:       CanService,
+	headgateProgHeadgateAdopt:        CanAdopt,
+	headgateProgHeadgateSweep:        CanSweep,
+	headgateProgHeadgateForget:       CanSweep,
+	headgateProgHeadgateTally:        CanRecount,
+	headgateProgHeadgateRecount:      CanRecount,
+	headgateProgHeadgateCorrect:      CanRecount,
+	headgateProgHeadgateCorrectParty: CanRecount,
+	headgateProgHeadgateArrive:       CanHold,
+	headgateProgHeadgateClaim:        CanHold,
 }
 
 // Options of [Open].

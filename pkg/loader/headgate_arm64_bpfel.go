@@ -105,6 +105,15 @@ type headgateParts struct {
 	}
 }
 
+type headgatePartyCorrection struct {
+	_        structs.HostLayout
+	Party    uint64
+	Target   uint32
+	OfSource int32
+	InFlight int32
+	Waiting  int32
+}
+
 type headgatePending struct {
 	_       structs.HostLayout
 	Expires uint64
@@ -170,15 +179,17 @@ type headgateSourceKey struct {
 }
 
 type headgateTally struct {
-	_           structs.HostLayout
-	Pending     uint32
-	Held        uint32
-	Slots       uint32
-	Waiting     uint32
-	Connections uint32
-	Idle        uint32
-	Blind       uint32
-	Pad         uint32
+	_            structs.HostLayout
+	Pending      uint32
+	Held         uint32
+	Slots        uint32
+	Waiting      uint32
+	Connections  uint32
+	Idle         uint32
+	Blind        uint32
+	Parties      uint32
+	Class        [16]uint32
+	ClassWaiting [16]uint32
 }
 
 type headgateTargetConf struct {
@@ -270,42 +281,44 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	headgateMapClaims           = "claims"
-	headgateMapClasses          = "classes"
-	headgateMapCohorts          = "cohorts"
-	headgateMapConfs            = "confs"
-	headgateMapConns            = "conns"
-	headgateMapCounters         = "counters"
-	headgateMapEvents           = "events"
-	headgateMapHistograms       = "histograms"
-	headgateMapHolds            = "holds"
-	headgateMapPendings         = "pendings"
-	headgateMapPolicies         = "policies"
-	headgateMapPorts            = "ports"
-	headgateMapSourceCounts     = "source_counts"
-	headgateMapSources          = "sources"
-	headgateMapStates           = "states"
-	headgateMapSweeps           = "sweeps"
-	headgateMapTallies          = "tallies"
-	headgateMapWakes            = "wakes"
-	headgateProgHeadgateAdopt   = "headgate_adopt"
-	headgateProgHeadgateArrive  = "headgate_arrive"
-	headgateProgHeadgateClaim   = "headgate_claim"
-	headgateProgHeadgateCorrect = "headgate_correct"
-	headgateProgHeadgateEgress  = "headgate_egress"
-	headgateProgHeadgateForget  = "headgate_forget"
-	headgateProgHeadgateIngress = "headgate_ingress"
-	headgateProgHeadgateLookup  = "headgate_lookup"
-	headgateProgHeadgateRecount = "headgate_recount"
-	headgateProgHeadgateRelease = "headgate_release"
-	headgateProgHeadgateSockops = "headgate_sockops"
-	headgateProgHeadgateSweep   = "headgate_sweep"
-	headgateProgHeadgateTally   = "headgate_tally"
-	headgateVarAdoptBlind       = "adopt_blind"
-	headgateVarHoldMark         = "hold_mark"
-	headgateVarMostBetween      = "most_between"
-	headgateVarPortsMask        = "ports_mask"
-	headgateVarThisNetns        = "this_netns"
+	headgateMapClaims                = "claims"
+	headgateMapClasses               = "classes"
+	headgateMapCohorts               = "cohorts"
+	headgateMapConfs                 = "confs"
+	headgateMapConns                 = "conns"
+	headgateMapCounters              = "counters"
+	headgateMapEvents                = "events"
+	headgateMapHistograms            = "histograms"
+	headgateMapHolds                 = "holds"
+	headgateMapPendings              = "pendings"
+	headgateMapPolicies              = "policies"
+	headgateMapPorts                 = "ports"
+	headgateMapSourceCounts          = "source_counts"
+	headgateMapSources               = "sources"
+	headgateMapStates                = "states"
+	headgateMapSweeps                = "sweeps"
+	headgateMapTallies               = "tallies"
+	headgateMapTallySources          = "tally_sources"
+	headgateMapWakes                 = "wakes"
+	headgateProgHeadgateAdopt        = "headgate_adopt"
+	headgateProgHeadgateArrive       = "headgate_arrive"
+	headgateProgHeadgateClaim        = "headgate_claim"
+	headgateProgHeadgateCorrect      = "headgate_correct"
+	headgateProgHeadgateCorrectParty = "headgate_correct_party"
+	headgateProgHeadgateEgress       = "headgate_egress"
+	headgateProgHeadgateForget       = "headgate_forget"
+	headgateProgHeadgateIngress      = "headgate_ingress"
+	headgateProgHeadgateLookup       = "headgate_lookup"
+	headgateProgHeadgateRecount      = "headgate_recount"
+	headgateProgHeadgateRelease      = "headgate_release"
+	headgateProgHeadgateSockops      = "headgate_sockops"
+	headgateProgHeadgateSweep        = "headgate_sweep"
+	headgateProgHeadgateTally        = "headgate_tally"
+	headgateVarAdoptBlind            = "adopt_blind"
+	headgateVarHoldMark              = "hold_mark"
+	headgateVarMostBetween           = "most_between"
+	headgateVarPortsMask             = "ports_mask"
+	headgateVarThisNetns             = "this_netns"
 )
 
 // loadHeadgate returns the embedded CollectionSpec for headgate.
@@ -350,19 +363,20 @@ type headgateSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateProgramSpecs struct {
-	HeadgateAdopt   *ebpf.ProgramSpec `ebpf:"headgate_adopt"`
-	HeadgateArrive  *ebpf.ProgramSpec `ebpf:"headgate_arrive"`
-	HeadgateClaim   *ebpf.ProgramSpec `ebpf:"headgate_claim"`
-	HeadgateCorrect *ebpf.ProgramSpec `ebpf:"headgate_correct"`
-	HeadgateEgress  *ebpf.ProgramSpec `ebpf:"headgate_egress"`
-	HeadgateForget  *ebpf.ProgramSpec `ebpf:"headgate_forget"`
-	HeadgateIngress *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
-	HeadgateLookup  *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
-	HeadgateRecount *ebpf.ProgramSpec `ebpf:"headgate_recount"`
-	HeadgateRelease *ebpf.ProgramSpec `ebpf:"headgate_release"`
-	HeadgateSockops *ebpf.ProgramSpec `ebpf:"headgate_sockops"`
-	HeadgateSweep   *ebpf.ProgramSpec `ebpf:"headgate_sweep"`
-	HeadgateTally   *ebpf.ProgramSpec `ebpf:"headgate_tally"`
+	HeadgateAdopt        *ebpf.ProgramSpec `ebpf:"headgate_adopt"`
+	HeadgateArrive       *ebpf.ProgramSpec `ebpf:"headgate_arrive"`
+	HeadgateClaim        *ebpf.ProgramSpec `ebpf:"headgate_claim"`
+	HeadgateCorrect      *ebpf.ProgramSpec `ebpf:"headgate_correct"`
+	HeadgateCorrectParty *ebpf.ProgramSpec `ebpf:"headgate_correct_party"`
+	HeadgateEgress       *ebpf.ProgramSpec `ebpf:"headgate_egress"`
+	HeadgateForget       *ebpf.ProgramSpec `ebpf:"headgate_forget"`
+	HeadgateIngress      *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
+	HeadgateLookup       *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
+	HeadgateRecount      *ebpf.ProgramSpec `ebpf:"headgate_recount"`
+	HeadgateRelease      *ebpf.ProgramSpec `ebpf:"headgate_release"`
+	HeadgateSockops      *ebpf.ProgramSpec `ebpf:"headgate_sockops"`
+	HeadgateSweep        *ebpf.ProgramSpec `ebpf:"headgate_sweep"`
+	HeadgateTally        *ebpf.ProgramSpec `ebpf:"headgate_tally"`
 }
 
 // headgateMapSpecs contains maps before they are loaded into the kernel.
@@ -386,6 +400,7 @@ type headgateMapSpecs struct {
 	States       *ebpf.MapSpec `ebpf:"states"`
 	Sweeps       *ebpf.MapSpec `ebpf:"sweeps"`
 	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
+	TallySources *ebpf.MapSpec `ebpf:"tally_sources"`
 	Wakes        *ebpf.MapSpec `ebpf:"wakes"`
 }
 
@@ -437,6 +452,7 @@ type headgateMaps struct {
 	States       *ebpf.Map `ebpf:"states"`
 	Sweeps       *ebpf.Map `ebpf:"sweeps"`
 	Tallies      *ebpf.Map `ebpf:"tallies"`
+	TallySources *ebpf.Map `ebpf:"tally_sources"`
 	Wakes        *ebpf.Map `ebpf:"wakes"`
 }
 
@@ -459,6 +475,7 @@ func (m *headgateMaps) Close() error {
 		m.States,
 		m.Sweeps,
 		m.Tallies,
+		m.TallySources,
 		m.Wakes,
 	)
 }
@@ -478,19 +495,20 @@ type headgateVariables struct {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgatePrograms struct {
-	HeadgateAdopt   *ebpf.Program `ebpf:"headgate_adopt"`
-	HeadgateArrive  *ebpf.Program `ebpf:"headgate_arrive"`
-	HeadgateClaim   *ebpf.Program `ebpf:"headgate_claim"`
-	HeadgateCorrect *ebpf.Program `ebpf:"headgate_correct"`
-	HeadgateEgress  *ebpf.Program `ebpf:"headgate_egress"`
-	HeadgateForget  *ebpf.Program `ebpf:"headgate_forget"`
-	HeadgateIngress *ebpf.Program `ebpf:"headgate_ingress"`
-	HeadgateLookup  *ebpf.Program `ebpf:"headgate_lookup"`
-	HeadgateRecount *ebpf.Program `ebpf:"headgate_recount"`
-	HeadgateRelease *ebpf.Program `ebpf:"headgate_release"`
-	HeadgateSockops *ebpf.Program `ebpf:"headgate_sockops"`
-	HeadgateSweep   *ebpf.Program `ebpf:"headgate_sweep"`
-	HeadgateTally   *ebpf.Program `ebpf:"headgate_tally"`
+	HeadgateAdopt        *ebpf.Program `ebpf:"headgate_adopt"`
+	HeadgateArrive       *ebpf.Program `ebpf:"headgate_arrive"`
+	HeadgateClaim        *ebpf.Program `ebpf:"headgate_claim"`
+	HeadgateCorrect      *ebpf.Program `ebpf:"headgate_correct"`
+	HeadgateCorrectParty *ebpf.Program `ebpf:"headgate_correct_party"`
+	HeadgateEgress       *ebpf.Program `ebpf:"headgate_egress"`
+	HeadgateForget       *ebpf.Program `ebpf:"headgate_forget"`
+	HeadgateIngress      *ebpf.Program `ebpf:"headgate_ingress"`
+	HeadgateLookup       *ebpf.Program `ebpf:"headgate_lookup"`
+	HeadgateRecount      *ebpf.Program `ebpf:"headgate_recount"`
+	HeadgateRelease      *ebpf.Program `ebpf:"headgate_release"`
+	HeadgateSockops      *ebpf.Program `ebpf:"headgate_sockops"`
+	HeadgateSweep        *ebpf.Program `ebpf:"headgate_sweep"`
+	HeadgateTally        *ebpf.Program `ebpf:"headgate_tally"`
 }
 
 func (p *headgatePrograms) Close() error {
@@ -499,6 +517,7 @@ func (p *headgatePrograms) Close() error {
 		p.HeadgateArrive,
 		p.HeadgateClaim,
 		p.HeadgateCorrect,
+		p.HeadgateCorrectParty,
 		p.HeadgateEgress,
 		p.HeadgateForget,
 		p.HeadgateIngress,

@@ -30,6 +30,9 @@ const (
 type Recounted struct {
 	Drift map[uint32]Drift // what was corrected, of the targets where something was
 
+	// Sources and Classes is of how many the count was corrected.
+	Sources, Classes int
+
 	// Blind is how many connections there are whose end this kernel does not
 	// tell: they are older than the programs, and it is older than Linux 6.12.
 	// Their end shows when the application closes them, or at a recount.
@@ -58,20 +61,33 @@ func (g *Gate) Recount(ids []uint32, adopt ...*scope.Netns) (Recounted, error) {
 	if err := r.adopt(adopt, out.Drift); err != nil {
 		return out, err
 	}
-	drift, err := r.prove()
+	if r.grouped, err = r.isGrouped(); err != nil {
+		return out, err
+	}
+	if r.grouped {
+		if _, err := r.foundParties(); err != nil { // of one that was interrupted
+			return out, fmt.Errorf("recount: %w", err)
+		}
+	}
+	drift, of, err := r.prove()
 	for range proofs - 1 {
-		if err != nil || len(drift) == 0 {
+		if err != nil || len(drift) == 0 && of.none() {
 			break
 		}
 		grace()
 		var again map[uint32]Drift
-		if again, err = r.prove(); err == nil {
-			drift = common(drift, again)
+		var ofAgain parties
+		if again, ofAgain, err = r.prove(); err == nil {
+			drift, of = common(drift, again), of.common(ofAgain)
 		}
+	}
+	if err == nil {
+		err = g.correctParties(of)
 	}
 	if err != nil {
 		return out, err
 	}
+	out.Sources, out.Classes = len(of.sources), len(of.classes)
 	for id, d := range drift {
 		if err := g.correct(id, d); err != nil {
 			return out, err
@@ -91,6 +107,11 @@ type recount struct {
 	before, after *readBuffers
 	tallies       []headgateTally
 	blind         int
+
+	// grouped: units are counted by source or class, too; keys and words are to
+	// read these.
+	grouped     bool
+	keys, words []uint64
 }
 
 func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
@@ -128,18 +149,22 @@ func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
 }
 
 // prove looks until it knows, or has looked often enough, and returns what is
-// certain.
-func (r *recount) prove() (map[uint32]Drift, error) {
+// certain. Of sources and classes nobody counts how much begins and ends: of
+// these only a pass tells during which no unit did either.
+func (r *recount) prove() (map[uint32]Drift, parties, error) {
 	open := make(map[uint32]*[quantities]span, len(r.ids))
+	of, known := newParties(), !r.grouped
 	for range mostPasses {
-		if err := r.pass(); err != nil {
-			return nil, fmt.Errorf("recount: %w", err)
+		counted, found, err := r.pass()
+		if err != nil {
+			return nil, of, fmt.Errorf("recount: %w", err)
 		}
-		all := true
+		all, calm := true, true
 		r.blind = 0
 		for _, id := range r.ids {
 			r.blind += int(r.tallies[id].Blind)
 			now := spans(r.before.counted(id), r.after.counted(id), r.tallies[id].found())
+			calm = calm && now[inFlight].exact() && now[waiting].exact()
 			for q := range now {
 				if was := open[id]; was != nil {
 					now[q] = now[q].meet(was[q])
@@ -148,7 +173,10 @@ func (r *recount) prove() (map[uint32]Drift, error) {
 			}
 			open[id] = &now
 		}
-		if all {
+		if calm && !known {
+			of, known = counted.less(found), true
+		}
+		if all && known {
 			break
 		}
 	}
@@ -159,35 +187,44 @@ func (r *recount) prove() (map[uint32]Drift, error) {
 			drift[id] = d
 		}
 	}
-	return drift, nil
+	return drift, of, nil
 }
 
 // pass looks once. The order makes what happens meanwhile count as more, never
 // as less: the programs change a number first, and say then that they did.
-func (r *recount) pass() error {
+func (r *recount) pass() (counted, found parties, err error) {
 	maps := r.gate.maps
-	if err := errors.Join(
+	if err = errors.Join(
 		readAll(maps[headgateMapCounters], r.before.keys, r.before.counters),
 		readAll(maps[headgateMapStates], r.before.keys, r.before.states),
 	); err != nil {
-		return err
+		return
 	}
-	if _, err := r.gate.progs[headgateProgHeadgateTally].Run(&ebpf.RunOptions{}); err != nil {
-		return err
+	if r.grouped {
+		if counted, err = r.countedParties(); err != nil {
+			return
+		}
+	}
+	if _, err = r.gate.progs[headgateProgHeadgateTally].Run(&ebpf.RunOptions{}); err != nil {
+		return
 	}
 	walk, err := r.it.Open()
 	if err != nil {
-		return err
+		return
 	}
 	_, err = io.Copy(io.Discard, walk)
-	if err := errors.Join(err, walk.Close()); err != nil {
-		return err
+	if err = errors.Join(err, walk.Close()); err != nil {
+		return
 	}
-	return errors.Join(
+	err = errors.Join(
 		readAll(maps[headgateMapStates], r.after.keys, r.after.states),
 		readAll(maps[headgateMapCounters], r.after.keys, r.after.counters),
 		readAll(maps[headgateMapTallies], r.after.keys, r.tallies),
 	)
+	if err == nil && r.grouped {
+		found, err = r.foundParties()
+	}
+	return
 }
 
 func (t *headgateTally) found() found {

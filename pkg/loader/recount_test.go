@@ -1,11 +1,13 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	"headgate/internal/lab"
 	"headgate/pkg/scope"
+	"headgate/pkg/source"
 )
 
 // Connections that were there first, on a kernel that does not tell the end of
@@ -202,4 +205,124 @@ func BenchmarkRecount(b *testing.B) {
 			}
 		}
 	})
+}
+
+// Units that are lost are given back to their source and their class, too, and
+// what was not counted of these is. What is right stays as it is.
+func TestRecountOfParties(t *testing.T) {
+	d := newDoorman(t)
+	d.sources(source.Policy{
+		Limit: 3, Prefix4: 32, Prefix6: 64,
+		Classes: []source.Class{{Sources: prefixes("198.51.100.0/24"), Share: 0.5}},
+	})
+	d.order(enforce(10))
+	recount := func(when string, inFlight, sources, classes int) {
+		t.Helper()
+		out, err := d.gate.Recount([]uint32{d.id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := out.Drift[d.id].InFlight; got != inFlight || out.Sources != sources || out.Classes != classes {
+			t.Errorf("%s: corrects %d in flight, %d sources, %d classes; want %d, %d, %d", when, got, out.Sources, out.Classes, inFlight, sources, classes)
+		}
+	}
+	d.let("198.51.100.1", 1, 2, 3)
+	d.let("198.51.100.2", 1)
+	d.let("203.0.113.1", 1)
+	d.must(false, "198.51.100.1", 4)
+	recount("nothing is wrong", 0, 0, 0)
+
+	// Those of one source are lost, and with them all that there was of it.
+	pendings := d.gate.maps[headgateMapPendings]
+	var key headgatePendingKey
+	var value headgatePending
+	var lost []headgatePendingKey
+	for it := pendings.Iterate(); it.Next(&key, &value); {
+		if key.Remote[3] == binary.NativeEndian.Uint32([]byte{198, 51, 100, 1}) {
+			lost = append(lost, key)
+		}
+	}
+	for _, key := range lost {
+		if err := pendings.Delete(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recount("three are lost", 3, 1, 1)
+	if n := d.counted(); n != 2 {
+		t.Errorf("%d sources are counted, want 2", n)
+	}
+	d.let("198.51.100.1", 5, 6, 7)
+	d.must(false, "198.51.100.1", 8)
+
+	// A source and its class have lost what was counted of them.
+	counts := d.gate.maps[headgateMapSourceCounts]
+	var gone, n uint64
+	for it := counts.Iterate(); it.Next(&gone, &n); {
+		if n&0xffffff == 3 {
+			break
+		}
+	}
+	if err := counts.Delete(gone); err != nil {
+		t.Fatal(err)
+	}
+	var parts headgateParts
+	if err := d.gate.maps[headgateMapClasses].Lookup(d.id, &parts); err != nil {
+		t.Fatal(err)
+	}
+	parts.Class[firstClass].Own--
+	parts.Class[firstClass].Waiting += 2
+	if err := d.gate.maps[headgateMapClasses].Put(d.id, parts); err != nil {
+		t.Fatal(err)
+	}
+	recount("counted too few", 0, 1, 1)
+	recount("then nothing is wrong", 0, 0, 0)
+	d.must(false, "198.51.100.1", 9)
+	all, err := d.gate.Classes(d.id)
+	if err != nil || all[0].InFlight != 4 || all[0].Waiting != 0 || all[1].InFlight != 1 {
+		t.Errorf("classes: %+v, %v", all, err)
+	}
+	d.expireAll()
+}
+
+// While SYNs of many sources come and their reservations expire, nothing is
+// corrected that is right.
+func TestRecountOfPartiesAmongMany(t *testing.T) {
+	d := newDoorman(t)
+	d.sources(source.Policy{
+		Limit: 3, Prefix4: 32, Prefix6: 64,
+		Classes: []source.Class{{Sources: prefixes("198.51.100.0/25"), Share: 0.3}, {Sources: prefixes("198.51.100.128/25"), Share: 0.3}},
+	})
+	d.order(enforce(100))
+	end := time.Now().Add(time.Second)
+	var group sync.WaitGroup
+	for w := range 2 {
+		group.Go(func() {
+			for i := 0; time.Now().Before(end); i++ {
+				from := synFrom(fmt.Sprintf("198.51.100.%d:%d", i%256, 1000*w+i%1000+1))
+				if _, err := d.prog.Run(&ebpf.RunOptions{Context: from.context()}); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+		})
+	}
+	n := 0
+	for ; time.Now().Before(end); n++ {
+		out, err := d.gate.Recount([]uint32{d.id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Drift) > 0 || out.Sources > 0 || out.Classes > 0 {
+			t.Fatalf("recount %d corrected what was right: %+v", n, out)
+		}
+		if err := d.gate.Sweep(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group.Wait()
+	if r := d.reading(); r.Expired < 100 || r.RejectedSource+r.Rejected < 100 || n < 20 {
+		t.Errorf("%d recounts are no test: %+v", n, r)
+	}
+	d.expireAll()
 }
