@@ -205,6 +205,7 @@ func (s *speaker) notes() (notes []string) {
 // refusals say who is refused, and why.
 func (s *speaker) refusals() (lines []string) {
 	t := &s.Target
+	var exempted []string
 	r := t.RejectedTotal
 	for _, reason := range []struct {
 		n     uint64
@@ -222,14 +223,22 @@ func (s *speaker) refusals() (lines []string) {
 	if n := t.WouldRejectTotal; n > 0 {
 		lines = append(lines, fmt.Sprintf("%s would have been refused and were let in: in observe mode, or while no agent was there.", status.Count(float64(n))))
 	}
+	if n := t.ExemptedTotal; n > 0 {
+		exempted = append(exempted, fmt.Sprintf("%s came from exempt sources: they are let in, and not counted.", status.Count(float64(n))))
+	}
 	if len(lines) == 0 {
-		return []string{"Nobody was refused until now."}
+		return append([]string{"Nobody was refused until now."}, exempted...)
 	}
 	now := "None in the last second."
 	if s.RefusedPerSecond > 0 {
 		now = fmt.Sprintf("%s in the last second.", status.Count(s.RefusedPerSecond))
 	}
-	lines = append(lines, now)
+	for _, c := range t.Classes {
+		if c.RejectedTotal > 0 {
+			lines = append(lines, fmt.Sprintf("Of these, %s were of the class %s.", status.Count(float64(c.RejectedTotal)), c.Name))
+		}
+	}
+	lines = append(append(lines, exempted...), now)
 	if l := s.LastRefused; l != nil {
 		letIn := ""
 		if l.LetIn {

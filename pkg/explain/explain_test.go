@@ -159,6 +159,14 @@ func situations(t *testing.T) map[string]Facts {
 			f.Target.RejectedTotal, f.RefusedPerSecond = status.Rejected{HoldTimeout: 1}, 1
 			f.LastRefused.Reason = "hold_timeout"
 		}),
+		"shared": with(fixed, func(f *Facts) {
+			f.Target.ExemptedTotal, f.Target.RejectedTotal = 20, status.Rejected{Limit: 70, Source: 6}
+			f.LastRefused.Reason = "source"
+			f.Target.Classes = []status.Class{
+				{Name: "partners", Share: 0.3, Limit: 3, InFlight: 1, RejectedTotal: 6},
+				{Name: "others", Limit: 7, InFlight: 7, RejectedTotal: 70},
+			}
+		}),
 		"by-hand": with(overload, func(f *Facts) {
 			f.Override, f.Target.Limit = &Override{Limit: 5, SecondsLeft: 420}, 5
 			f.Flood = true

@@ -38,9 +38,24 @@ func (s *speaker) why() (why []string) {
 	}
 	add(s.is("app_limited"), "Less than half of it is in use, so it stays: what is not needed is not raised.")
 	add(t.Pace.RatePerSecond > 0, "Beside the limit there is a pace: %s a second, whatever is in flight.", number(t.Pace.RatePerSecond))
+	why = append(why, s.classes()...)
 	add(s.atMost(), "It is at its maximum, limit.max: %d.", s.Max)
 	return why
 }
+
+// classes say how the limit is shared.
+func (s *speaker) classes() (lines []string) {
+	for _, c := range s.Target.Classes {
+		if c.Share > 0 {
+			lines = append(lines, fmt.Sprintf("%d of it are for the class %s alone (%.0f %%): %s.", c.Limit, c.Name, 100*c.Share, areIn(c.InFlight)))
+		} else {
+			lines = append(lines, fmt.Sprintf("What is left, %d, is free to all: of the class %s %s.", c.Limit, c.Name, areIn(c.InFlight)))
+		}
+	}
+	return lines
+}
+
+func areIn(n int) string { return are(n) + " in flight" }
 
 func takes(n int) string {
 	if n == 1 {
