@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 )
 
@@ -142,5 +145,44 @@ func TestCompletionWithoutAnAgent(t *testing.T) {
 	_, out, _ = runMain(t, "__complete", "events", "--type", "rej")
 	if !strings.HasPrefix(out, "rejection\n") || !strings.HasSuffix(out, "\n:4\n") {
 		t.Errorf("%q", out)
+	}
+}
+
+var update = flag.Bool("update", false, "write testdata/help.txt anew")
+
+// What every command says of itself, as it was last looked at.
+func TestHelp(t *testing.T) {
+	for _, name := range []string{"HEADGATE_LISTEN", "HEADGATE_STATE", "HEADGATE_SOCKET"} {
+		t.Setenv(name, "") // defaults in the text
+	}
+	var all strings.Builder
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		if c.Name() == "help" || c.Parent() != nil && c.Parent().Name() == "completion" {
+			return // cobra's
+		}
+		args := append(strings.Fields(c.CommandPath())[1:], "--help")
+		code, out, errs := runMain(t, args...)
+		if code != 0 || errs != "" {
+			t.Errorf("%v: exit code %d, %s", args, code, errs)
+		}
+		fmt.Fprintf(&all, "$ %s --help\n%s\n", c.CommandPath(), out)
+		for _, child := range c.Commands() {
+			look(child)
+		}
+	}
+	look(newRootCmd(io.Discard, io.Discard))
+	golden := filepath.Join("testdata", "help.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(all.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), all.String()); d != "" {
+		t.Errorf("run with -update if that is meant:\n%s", d)
 	}
 }

@@ -16,7 +16,6 @@ type history struct {
 	count                    int // moments, also those that are forgotten
 
 	at               time.Time // of the newest
-	admitted         uint64
 	refused, would   uint64
 	refusedPerSecond float64 // refused or, while it observes, would have been
 }
