@@ -55,6 +55,15 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s); what it finds is kept under te
 		done; \
 	done
 
+# How many connections, and what chance is drawn from: a seed that was printed.
+CONNECTIONS ?= 1000000
+SEED        ?=
+
+.PHONY: soak-connections
+soak-connections: ## Count CONNECTIONS (1000000) of all kinds of ends, and compare with the kernel (root)
+	HEADGATE_SOAK_CONNECTIONS=$(CONNECTIONS) HEADGATE_SOAK_SEED=$(SEED) \
+		$(GO) test -v -count 1 -timeout 2h -run '^TestSoakConnections$$' ./internal/e2e
+
 .PHONY: lint
 lint: ## Check formatting, go vet, staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

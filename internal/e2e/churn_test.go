@@ -21,13 +21,14 @@ const (
 
 // How a connection of the churn goes. The client says it by its first byte.
 const (
-	clientCloses = 'a' + iota // the client asks, is answered, and closes
-	clientResets              // the same, but closes by RST
-	serverCloses              // the server answers and closes
-	serverResets              // the same, but closes by RST
-	clientAborts              // the client says nothing: RST at once, mostly before it is accepted
-	clientIdles               // the client says nothing and closes
-	serverHolds               // the server answers, and does no more until it is told to
+	clientCloses   = 'a' + iota // the client asks, is answered, and closes
+	clientResets                // the same, but closes by RST
+	serverCloses                // the server answers and closes
+	serverResets                // the same, but closes by RST
+	clientAborts                // the client says nothing: RST at once, mostly before it is accepted
+	clientIdles                 // the client says nothing and closes
+	serverHolds                 // the server answers, and does no more until it is told to
+	clientVanishes              // the server answers, and finds out that the client is gone
 )
 
 // What a worker leaves open at the end of a round, by how it leaves it.
@@ -43,19 +44,7 @@ const (
 func TestChurn(t *testing.T) {
 	l := lab.ForTest(t, "srv", "cli")
 	srv, cli := l.Host("srv"), l.Host("cli")
-	// Each worker has an address of the server for itself, so that ports in
-	// TIME_WAIT do not run out.
-	addrs := make([]netip.AddrPort, churnWorkers)
-	for i := range addrs {
-		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 83, 1, byte(100 + i)}), 24)
-		if i%2 == 1 {
-			prefix = netip.PrefixFrom(netip.MustParseAddr(fmt.Sprintf("fd83:1::%d", 100+i)), 64)
-		}
-		if err := srv.AddAddr("cli", prefix); err != nil {
-			t.Fatal(err)
-		}
-		addrs[i] = netip.AddrPortFrom(prefix.Addr(), port)
-	}
+	addrs := churnAddrs(t, srv)
 	a := protect(t, srv, 1000)
 	neverDrifts(t, a)
 	s := startChurnServer(t, srv)
@@ -67,7 +56,7 @@ func TestChurn(t *testing.T) {
 			group.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(round), uint64(w)))
 				err := cli.Do(func() (err error) {
-					left[w], err = churn(r, addrs[w])
+					left[w], err = churn(r, addrs[w], churnEach)
 					return err
 				})
 				if err != nil {
@@ -112,16 +101,34 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// churn makes a worker's connections of a round. The last few are left open,
+// churnAddrs gives each worker an address of the server for itself, so that ports
+// in TIME_WAIT do not run out.
+func churnAddrs(t *testing.T, srv *lab.Host) []netip.AddrPort {
+	t.Helper()
+	addrs := make([]netip.AddrPort, churnWorkers)
+	for i := range addrs {
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 83, 1, byte(100 + i)}), 24)
+		if i%2 == 1 {
+			prefix = netip.PrefixFrom(netip.MustParseAddr(fmt.Sprintf("fd83:1::%d", 100+i)), 64)
+		}
+		if err := srv.AddAddr("cli", prefix); err != nil {
+			t.Fatal(err)
+		}
+		addrs[i] = netip.AddrPortFrom(prefix.Addr(), port)
+	}
+	return addrs
+}
+
+// churn makes a worker's n connections of a round. The last few are left open,
 // and all but those that are reset returned.
-func churn(r *rand.Rand, to netip.AddrPort) (left []*net.TCPConn, err error) {
-	for i := range churnEach {
+func churn(r *rand.Rand, to netip.AddrPort, n int) (left []*net.TCPConn, err error) {
+	for i := range n {
 		c, err := net.Dial("tcp", to.String())
 		if err != nil {
 			return left, err
 		}
 		conn := c.(*net.TCPConn)
-		if i < churnEach-kept {
+		if i < n-kept {
 			if err := live(conn, byte(clientCloses+r.IntN(serverHolds-clientCloses))); err != nil {
 				return left, err
 			}
@@ -130,7 +137,7 @@ func churn(r *rand.Rand, to netip.AddrPort) (left []*net.TCPConn, err error) {
 		if err := exchange(conn, serverHolds); err != nil {
 			return left, err
 		}
-		switch i - (churnEach - kept) {
+		switch i - (n - kept) {
 		case 0:
 			err = closeByReset(conn)
 		case 1:
@@ -234,6 +241,9 @@ func (s *churnServer) serve(c *net.TCPConn) {
 	case serverCloses, serverResets:
 	case serverHolds:
 		<-hold
+	case clientVanishes:
+		_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 1})
+		_, _ = c.Read(b)
 	default:
 		_, _ = c.Read(b) // until the client has closed
 	}

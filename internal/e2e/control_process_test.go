@@ -342,4 +342,3 @@ func (c *controlled) targetOf(t *testing.T, rule string) status.Target {
 	t.Fatalf("no rule %s", rule)
 	return status.Target{}
 }
-

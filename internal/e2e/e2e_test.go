@@ -14,8 +14,10 @@ import (
 var bpffs string
 
 func TestMain(m *testing.M) {
-	if handled, code := childMain(os.Args[1:]); handled {
-		os.Exit(code)
+	for _, main := range []func([]string) (bool, int){childMain, clientMain} {
+		if handled, code := main(os.Args[1:]); handled {
+			os.Exit(code)
+		}
 	}
 	os.Exit(lab.MainBPF(m, &bpffs))
 }

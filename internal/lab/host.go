@@ -182,6 +182,23 @@ func (h *Host) up(link string) error {
 	})
 }
 
+// SetLink sets a link of the host up or down. Down, it loses its IPv6 addresses.
+func (h *Host) SetLink(link string, up bool) error {
+	if up {
+		return h.up(link)
+	}
+	return h.netlink(func(nl *netlink.Handle) error {
+		dev, err := nl.LinkByName(link)
+		if err != nil {
+			return fmt.Errorf("link %s: %w", link, err)
+		}
+		if err := nl.LinkSetDown(dev); err != nil {
+			return fmt.Errorf("setting %s down: %w", link, err)
+		}
+		return nil
+	})
+}
+
 func (h *Host) defaultRoute(link string, gateways ...netip.Addr) error {
 	return h.netlink(func(nl *netlink.Handle) error {
 		dev, err := nl.LinkByName(link)
