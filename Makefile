@@ -64,6 +64,13 @@ soak-connections: ## Count CONNECTIONS (1000000) of all kinds of ends, and compa
 	HEADGATE_SOAK_CONNECTIONS=$(CONNECTIONS) HEADGATE_SOAK_SEED=$(SEED) \
 		$(GO) test -v -count 1 -timeout 2h -run '^TestSoakConnections$$' ./internal/e2e
 
+DURATION ?= 10m
+
+.PHONY: soak
+soak: ## For DURATION (10m), kills, hangs, reloads, floods and more at random under load (root)
+	HEADGATE_SOAK=$(DURATION) HEADGATE_SOAK_SEED=$(SEED) \
+		$(GO) test -v -count 1 -timeout 24h -run '^TestSoak$$' ./internal/e2e
+
 .PHONY: lint
 lint: ## Check formatting, go vet, staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

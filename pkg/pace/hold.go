@@ -99,8 +99,8 @@ type Holder struct {
 	stats   HolderStats
 	freed   time.Duration // when the slot was that is given away now; 0: not
 	closing bool
-	failure error // of the reader: nothing is held any more
-	trouble error // last logged
+	failure error   // of the reader: nothing is held any more
+	trouble trouble // last seen
 }
 
 // HolderStats counts what belongs to no target. What the kernel dropped because
@@ -453,14 +453,26 @@ func (h *Holder) verdict(p Packet, verdict int) {
 	h.note("give a verdict", err)
 }
 
-// note counts an error, and logs it when it is not the same as the last.
+// note counts an error, and logs it when it is not like the last: of a flood each
+// has another client in its text.
 func (h *Holder) note(doing string, err error) {
 	if err == nil {
 		return
 	}
 	h.stats.Errors++
-	if h.trouble == nil || h.trouble.Error() != err.Error() {
+	now := trouble{doing: doing}
+	if !errors.As(err, &now.cause) {
+		now.text = err.Error()
+	}
+	if now != h.trouble {
 		h.log.Error("holding", "cannot", doing, "error", err)
 	}
-	h.trouble = err
+	h.trouble = now
+}
+
+// trouble is what an error is told from others by.
+type trouble struct {
+	doing string
+	cause unix.Errno
+	text  string // where no call to the kernel is the cause
 }

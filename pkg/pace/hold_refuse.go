@@ -83,6 +83,9 @@ func (r *refuser) reset(f Flow, syn Packet) (err error) {
 		}
 		err = unix.Sendto(r.raw6, packet, 0, sa)
 	}
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return nil // of a client that is not there; the kernel's own reset goes nowhere either
+	}
 	if err != nil {
 		return fmt.Errorf("reset %v: %w", f.Client, err)
 	}
