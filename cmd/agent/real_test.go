@@ -396,6 +396,7 @@ func TestTopInATerminal(t *testing.T) {
 	lab.NeedRoot(t)
 	p := protectOne(t)
 	t.Setenv("TERM", "xterm-256color")
+	t.Setenv("LC_ALL", "C.UTF-8")
 	s := inTerminal(t, "top", "--listen", p.addr)
 	s.shows(">shop")
 	p.knock(t, 50)
@@ -415,7 +416,9 @@ func TestTopInATerminal(t *testing.T) {
 	}
 
 	t.Setenv("NO_COLOR", "1")
+	t.Setenv("LC_ALL", "C")
 	s = inTerminal(t, "top", "--listen", p.addr)
+	s.shows("#")
 	s.shows(">shop")
 	s.press("\x03") // interrupt
 	s.ends()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
@@ -17,6 +19,7 @@ import (
 
 func newTopCmd() *cobra.Command {
 	var asked asking
+	var ascii bool
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch the targets live",
@@ -36,11 +39,31 @@ Colours are left out where the terminal has none, or NO_COLOR is set.`,
 			if _, err := api.FetchStatus(cmd.Context(), asked.listen); err != nil {
 				return err
 			}
-			return top.Run(cmd.Context(), remote{asked.listen}, tea.WithInput(in), tea.WithOutput(out))
+			m := top.New(cmd.Context(), remote{asked.listen}, time.Now)
+			m.ASCII = ascii
+			return m.Run(cmd.Context(), tea.WithInput(in), tea.WithOutput(out))
 		},
 	}
 	asked.registerListen(cmd)
+	cmd.Flags().BoolVar(&ascii, "ascii", false, "draw charts of plain characters (default: where the locale is not UTF-8)")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		if !cmd.Flags().Changed("ascii") {
+			ascii = !unicodeLocale()
+		}
+	}
 	return cmd
+}
+
+// unicodeLocale says whether the locale of locale(7) has more than ASCII; one
+// that is not set, as in many containers, is taken to have.
+func unicodeLocale() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v, _ := getenv(name); v != "" {
+			v = strings.ToLower(v)
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return true
 }
 
 // remote is an agent that is asked over HTTP.

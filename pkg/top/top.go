@@ -36,6 +36,9 @@ type Model struct {
 	source Source
 	clock  func() time.Time
 
+	// ASCII draws charts of characters that every terminal has.
+	ASCII bool
+
 	width, height int
 	now           time.Time
 	last          *status.Status // nil: none yet
@@ -164,10 +167,10 @@ func (m *Model) keepSelection() {
 	m.selected = keyOf(shown[0])
 }
 
-// Run shows the view of a source until the user ends it or ctx does.
-func Run(ctx context.Context, s Source, options ...tea.ProgramOption) error {
+// Run shows the view until the user ends it or ctx does.
+func (m *Model) Run(ctx context.Context, options ...tea.ProgramOption) error {
 	options = append(options, tea.WithContext(ctx))
-	_, err := tea.NewProgram(New(ctx, s, time.Now), options...).Run()
+	_, err := tea.NewProgram(m, options...).Run()
 	if ctx.Err() != nil {
 		return nil
 	}

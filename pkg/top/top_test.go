@@ -156,6 +156,7 @@ func TestFrames(t *testing.T) {
 		"help":       func() *Model { m := watch(&service{}, 45); press(m, "?"); return m },
 		"paused":     func() *Model { s := &service{}; m := watch(s, 45); press(m, "p"); second(m, s); return m },
 		"no-targets": func() *Model { return watch(&service{empty: true}, 2) },
+		"ascii":      func() *Model { m := watch(&service{}, 45); m.ASCII = true; return m },
 		"wide": func() *Model {
 			m := watch(&service{}, 45)
 			m.Update(tea.WindowSizeMsg{Width: 140, Height: 12})

@@ -70,9 +70,15 @@ func (m *Model) Frame() []string {
 	lines = append(lines, st.faint.Render(foot))
 	for i, line := range lines {
 		lines[i] = ansi.Truncate(line, m.width, "")
+		if m.ASCII {
+			lines[i] = plainBlocks.Replace(lines[i])
+		}
 	}
 	return lines
 }
+
+// plainBlocks stand for the blocks of charts, the higher the darker.
+var plainBlocks = strings.NewReplacer("▁", ".", "▂", ":", "▃", "-", "▄", "=", "▅", "+", "▆", "*", "▇", "#", "█", "#")
 
 // top is the state of the agent, and what is wrong.
 func (m *Model) top(st styles) []string {
