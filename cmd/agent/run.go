@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -14,6 +15,7 @@ import (
 	"headgate/pkg/api"
 	"headgate/pkg/config"
 	"headgate/pkg/control"
+	"headgate/pkg/privilege"
 	"headgate/pkg/watch"
 )
 
@@ -82,6 +84,11 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 			err = errors.Join(err, a.Remove())
 		}
 	}()
+	left, err := privilege.Drop(privilege.Needed(cfg))
+	if err != nil {
+		return err
+	}
+	log.Info("rights that are not needed any more are given up", "left", fmt.Sprint(left))
 	manager := systemd{log}
 	manager.ready()
 	defer manager.stopping()

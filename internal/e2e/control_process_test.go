@@ -16,6 +16,7 @@ import (
 	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
 	"headgate/internal/lab/load"
+	"headgate/pkg/config"
 	"headgate/pkg/status"
 )
 
@@ -122,6 +123,7 @@ rules:
 	admitted(3)
 
 	c.says(t, "observe, limit 3", "mode", "observe")
+	time.Sleep(3 * config.Default().Window)
 	before := c.target(t)
 	admitted(10)
 	await(t, "7 would have been refused", func() (any, bool) {

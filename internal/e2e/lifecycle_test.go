@@ -389,6 +389,7 @@ func testCapabilities(t *testing.T, program string) {
 		"+bpf,+net_admin,+perfmon")
 	p := startProcess(t, program, cmd, srv)
 	p.await(t)
+	hasRights(t, p.cmd.Process.Pid, threeRights)
 	dial(t, cli, to)
 	await(t, "both connections are counted", func() (any, bool) {
 		st := p.target(t)

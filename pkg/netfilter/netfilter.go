@@ -95,7 +95,7 @@ func (r Rule) compatQueue() expr.Any {
 }
 
 func (r Rule) install(queue expr.Any) error {
-	c, err := nftables.New(nftables.WithNetNSFd(r.Netns.Fd()))
+	c, err := connect(r.Netns)
 	if err != nil {
 		return fmt.Errorf("packet filter: %w", err)
 	}
@@ -140,7 +140,7 @@ func (r Rule) install(queue expr.Any) error {
 // Check returns nil when the rule is as Ensure makes it, and otherwise an
 // error that wraps [ErrMissing] and says what is wrong.
 func (r Rule) Check() error {
-	c, err := nftables.New(nftables.WithNetNSFd(r.Netns.Fd()))
+	c, err := connect(r.Netns)
 	if err != nil {
 		return fmt.Errorf("packet filter: %w", err)
 	}
@@ -174,7 +174,7 @@ func (r Rule) Check() error {
 // no error when there is none. What is held at that moment, by anybody, is
 // lost, and comes again when its client sends it again.
 func Remove(ns *scope.Netns) error {
-	c, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
+	c, err := connect(ns)
 	if err != nil {
 		return fmt.Errorf("packet filter: %w", err)
 	}
@@ -195,6 +195,14 @@ func Remove(ns *scope.Netns) error {
 		}
 	}
 	return nil
+}
+
+// connect speaks with the packet filter of a namespace.
+func connect(ns *scope.Netns) (*nftables.Conn, error) {
+	if ns.Own() { // to enter it all the same would take CAP_SYS_ADMIN
+		return nftables.New()
+	}
+	return nftables.New(nftables.WithNetNSFd(ns.Fd()))
 }
 
 func wanted() *nftables.Chain {

@@ -161,8 +161,12 @@ func OpenHolder(o HolderOptions) (_ *Holder, err error) {
 }
 
 func (h *Holder) open(o HolderOptions) error {
+	netns := 0 // the own one: to enter it all the same would take CAP_SYS_ADMIN
+	if !o.Netns.Own() {
+		netns = o.Netns.Fd()
+	}
 	nfq, err := nfqueue.Open(&nfqueue.Config{
-		NetNS:        o.Netns.Fd(),
+		NetNS:        netns,
 		NfQueue:      o.Queue,
 		MaxQueueLen:  queueLength,
 		MaxPacketLen: copied,

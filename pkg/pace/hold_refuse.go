@@ -27,6 +27,9 @@ func newRefuser(ns *scope.Netns) (_ *refuser, err error) {
 	err = ns.Do(func() error {
 		// IPPROTO_RAW: the packet comes with its IP header.
 		r.raw4, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: to hold takes CAP_NET_RAW, which an agent gives up when no rule needs it as it starts: restart it", err)
+		}
 		if err != nil {
 			return fmt.Errorf("raw socket: %w", err)
 		}

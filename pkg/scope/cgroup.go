@@ -88,6 +88,9 @@ func CgroupPath(root string, id uint64) (string, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // removed while we walk
 			}
+			if errors.Is(err, fs.ErrPermission) {
+				return fs.SkipDir // an agent has no rights over the files of others
+			}
 			return err
 		}
 		if !d.IsDir() {

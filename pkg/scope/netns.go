@@ -109,6 +109,9 @@ func FindNetns(cookie uint64) (*Netns, error) {
 // Cookie identifies the namespace for as long as the host is up.
 func (ns *Netns) Cookie() uint64 { return ns.cookie }
 
+// Own says whether it is the namespace of the process: to enter it takes no right.
+func (ns *Netns) Own() bool { return ns.own }
+
 // Fd is valid until Close.
 func (ns *Netns) Fd() int { return int(ns.file.Fd()) }
 
@@ -129,7 +132,7 @@ func (ns *Netns) Do(f func() error) error {
 		runtime.LockOSThread()
 		err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET)
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w: run as root, or with CAP_SYS_ADMIN", err)
+			err = fmt.Errorf("%w: it takes CAP_SYS_ADMIN, which an agent gives up when no rule needs it as it starts: restart it", err)
 		}
 		if err != nil {
 			done <- fmt.Errorf("enter network namespace: %w", err)
