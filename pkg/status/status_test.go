@@ -125,6 +125,24 @@ backend 9000 host  conn enforce     10/10   90       -        -   0/s        7
 	}
 }
 
+func TestTableSaysWhoIsApart(t *testing.T) {
+	s := Status{Targets: []Target{
+		{Rule: "shop", Port: 8080, Listening: true, Loopback: "exempt", Classes: []Class{
+			{Name: "partners", Limit: 17, InFlight: 4}, {Name: "others", Limit: 40, InFlight: 8},
+		}},
+		{Rule: "api", Port: 81, Listening: true, Loopback: "counted"},
+	}}
+	text := table(t, s)
+	for _, want := range []string{
+		"loopback: exempt on shop:8080\n",
+		"classes of shop:8080, in flight and guaranteed: partners 4/17, others 8/40\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table does not say %q:\n%s", want, text)
+		}
+	}
+}
+
 // Whatever an agent reports, the table keeps to its width and its columns.
 func TestTableWidth(t *testing.T) {
 	number := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1e6), rapid.Just(math.NaN()), rapid.Just(math.Inf(1)))

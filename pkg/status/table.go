@@ -51,6 +51,11 @@ func (s *Status) WriteTable(w io.Writer) error {
 	if exempt := s.loopbackExempt(); len(exempt) > 0 {
 		fmt.Fprintf(&b, "loopback: exempt on %s\n", printable(few(exempt)))
 	}
+	for i := range s.Targets {
+		if t := &s.Targets[i]; len(t.Classes) > 0 {
+			fmt.Fprintf(&b, "classes of %s:%d, in flight and guaranteed: %s\n", printable(t.Rule), t.Port, printable(t.classes()))
+		}
+	}
 	if len(s.Targets) == 0 {
 		b.WriteString("no targets\n")
 	} else {
@@ -101,6 +106,16 @@ func (s *Status) Wrong() []string {
 		wrong = append(wrong, "observe: nobody is refused on "+few(watched))
 	}
 	return wrong
+}
+
+// classes says how many of each are in flight, and what is guaranteed to it; of
+// others, what is free to all.
+func (t *Target) classes() string {
+	var all []string
+	for _, c := range t.Classes {
+		all = append(all, fmt.Sprintf("%s %s/%s", c.Name, Count(float64(c.InFlight)), Count(float64(c.Limit))))
+	}
+	return strings.Join(all, ", ")
 }
 
 // loopbackExempt names the targets that do not count clients on the host itself:
