@@ -139,6 +139,63 @@ not when the agent is restarted.
 	return cmd
 }
 
+func newExemptCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "exempt",
+		Short: "Change who is neither counted nor refused",
+	}
+	cmd.AddCommand(
+		newExemptChangeCmd("add", "Exempt a network", false),
+		newExemptChangeCmd("del", "Count a network that was exempt", true),
+	)
+	return cmd
+}
+
+func newExemptChangeCmd(verb, short string, remove bool) *cobra.Command {
+	var tell telling
+	cmd := &cobra.Command{
+		Use:   verb + " CIDR [TARGET]",
+		Short: short,
+		Long: short + `, on a target or on every one. That holds for whoever comes from now on and
+for those who are there. It is kept when the configuration is reloaded, and not
+when the agent is restarted. CIDR is as in the key exempt of a rule: 10.0.0.0/8,
+fd00::/8, or a single address.
+` + targetHelp,
+		Example: "  headgate exempt " + verb + " 192.0.2.7 8080",
+		Args:    cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return completeTargets(cmd, args[1:], text)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := config.ParseNetwork(args[0]); err != nil {
+				return usageError{err}
+			}
+			r := control.Exempt{Network: args[0], Remove: remove}
+			if len(args) == 2 {
+				r.Target = args[1]
+			}
+			answer, err := api.SetExempt(cmd.Context(), tell.socket, r)
+			if err != nil {
+				return err
+			}
+			is := "exempt"
+			if remove {
+				is = "counted"
+			}
+			p := &printer{w: cmd.OutOrStdout()}
+			for _, t := range answer.Targets {
+				p.printf("port %d of %s, rule %s: %s is %s\n", t.Port, t.Scope, t.Rule, args[0], is)
+			}
+			return p.err
+		},
+	}
+	tell.register(cmd)
+	return cmd
+}
+
 func newReloadCmd() *cobra.Command {
 	var tell telling
 	cmd := &cobra.Command{

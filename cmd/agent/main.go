@@ -100,6 +100,7 @@ The exit code is 0 when what was asked for was done, 1 when it could not be, and
 		newEventsCmd(),
 		newLimitCmd(),
 		newModeCmd(),
+		newExemptCmd(),
 		newReloadCmd(),
 		newDoctorCmd(),
 		newCleanupCmd(),

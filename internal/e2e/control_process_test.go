@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -146,6 +147,28 @@ rules:
 	c.fails(t, 2, "is not a limit", "limit", "set", "8080", "x")
 	c.fails(t, 2, "is neither observe nor enforce", "mode", "x")
 	c.fails(t, 2, "--for", "limit", "set", "8080", "5", "--for", "0s")
+
+	client := cli.Addr4.String()
+	c.says(t, "rule shop: "+client+" is exempt\n", "exempt", "add", client)
+	admitted(10)
+	c.says(t, "in force", "reload")
+	await(t, "exempt by hand, 10 that came", func() (any, bool) {
+		st := c.target(t)
+		return st, st.ExemptedTotal == 10 && st.Override != nil && slices.Equal(st.Override.Exempt, []string{client + "/32"})
+	})
+	k.await(t, 10)
+	k.closeAll()
+	held := dial(t, cli, to)
+	k.await(t, 1)
+	c.says(t, client+" is counted", "exempt", "del", client, "shop")
+	await(t, "who was exempt is counted", func() (any, bool) {
+		st := c.target(t)
+		return st, st.InFlight == 1
+	})
+	held.Close()
+	admitted(3)
+	c.fails(t, 1, "is not one of the networks", "exempt", "del", client, "8080")
+	c.fails(t, 2, "the network is 10.0.0.0/8", "exempt", "add", "10.0.0.1/8")
 
 	// A file that is wrong: the error is that of check, and nothing changes.
 	c.write(t, fmt.Sprintf(rule, 4)+"  - {port: 8080}\n")

@@ -25,9 +25,11 @@ func (a *Agent) apply(p plan, cfg *config.Config) error {
 	return a.applyLocked(p, cfg)
 }
 
+var errEnding = errors.New("the agent is ending")
+
 func (a *Agent) applyLocked(p plan, cfg *config.Config) error {
 	if a.ended {
-		return errors.New("the agent is ending")
+		return errEnding
 	}
 	d, err := a.prepare(p)
 	if err != nil {
@@ -36,7 +38,10 @@ func (a *Agent) applyLocked(p plan, cfg *config.Config) error {
 	if err := a.build(d, cfg); err != nil {
 		return errors.Join(err, a.unbuild(d))
 	}
-	err = a.commit(d, cfg)
+	committed, err := a.commit(d, cfg)
+	if !committed {
+		return errors.Join(err, a.unbuild(d))
+	}
 	return errors.Join(err, a.clear(d))
 }
 
@@ -81,7 +86,7 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 			return fmt.Errorf("scope %s: %w", p, err)
 		}
 	}
-	if err := a.addTargets(d.added, now+cfg.Lease); err != nil {
+	if err := a.addTargets(d, now+cfg.Lease); err != nil {
 		return err
 	}
 	if err := a.gate.AttachCgroup2(a.cgroup2); err != nil {
@@ -112,7 +117,7 @@ func (a *Agent) inherit(d *difference) error {
 // addTargets makes the kernel count targets. Those that it knows from a
 // predecessor are in force at once, so that there is no gap; what is added to a
 // running agent is once its plan is.
-func (a *Agent) addTargets(added []*target, lease time.Duration) error {
+func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	readings, err := a.gate.Read()
 	if err != nil {
 		return err
@@ -121,7 +126,7 @@ func (a *Agent) addTargets(added []*target, lease time.Duration) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range added {
+	for _, t := range d.added {
 		id, known := a.gate.Targets()[t.key]
 		if known {
 			t.adopt(readings[id])
@@ -131,8 +136,9 @@ func (a *Agent) addTargets(added []*target, lease time.Duration) error {
 		if a.running() {
 			o.Enforce = false
 		}
-		if err := a.gate.SetSources(t.key, t.config.Rule.SourcePolicy()); err != nil {
-			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
+		t.replace(d.removed)
+		if err := a.setSources(t); err != nil {
+			return err
 		}
 		if t.id, err = a.gate.Target(t.key, o, lease); err != nil {
 			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
@@ -172,17 +178,21 @@ func (a *Agent) unbuild(d *difference) error {
 	return errors.Join(append(errs, d.forget())...)
 }
 
-// commit puts the plan in force.
-func (a *Agent) commit(d *difference, cfg *config.Config) error {
+// commit puts the plan in force. Unless it says that it is committed nothing has
+// changed.
+func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, err := monotonic()
 	if err != nil {
-		return err
+		return false, err
 	}
 	readings, err := a.gate.Read()
 	if err != nil {
-		return err
+		return false, err
+	}
+	if err := a.changeSources(d.changes); err != nil {
+		return false, err
 	}
 	var fresh []*target // those whose orders are others from now on
 	for _, c := range d.changes {
@@ -191,13 +201,10 @@ func (a *Agent) commit(d *difference, cfg *config.Config) error {
 			continue
 		}
 		fresh = append(fresh, c.old)
-		if err := c.old.retune(a.gate, c, readings[c.old.id], now); err != nil {
-			return err
-		}
+		err = errors.Join(err, c.old.retune(a.gate, c, readings[c.old.id], now))
 	}
 	for _, t := range d.added {
 		t.last = readings[t.id] // the status is right from the start
-		t.replace(d.removed)
 	}
 	a.plan, a.cfg, a.missing, a.targets = d.plan, cfg, d.missing, d.targets
 	a.scopes = nil
@@ -212,7 +219,7 @@ func (a *Agent) commit(d *difference, cfg *config.Config) error {
 	for _, t := range a.targets {
 		a.ids = append(a.ids, t.id)
 	}
-	err = a.wake()
+	err = errors.Join(err, a.wake())
 	if a.running() {
 		err = errors.Join(err, a.order(append(fresh, d.added...), now))
 	}
@@ -225,7 +232,29 @@ func (a *Agent) commit(d *difference, cfg *config.Config) error {
 	}
 	a.renewed = now
 	a.announce(d)
-	return err
+	return true, err
+}
+
+// changeSources has targets make what another rule says of clients' addresses. It
+// is what can fail for lack of room; then nothing is changed.
+func (a *Agent) changeSources(changes []retuning) error {
+	for i, c := range changes {
+		if !c.sources {
+			continue
+		}
+		c.new.overridden = c.old.overridden
+		err := a.setSources(c.new)
+		if err == nil {
+			continue
+		}
+		for _, done := range changes[:i] {
+			if done.sources {
+				err = errors.Join(err, a.setSources(done.old))
+			}
+		}
+		return err
+	}
+	return nil
 }
 
 // replace takes over what was set by hand for the target that had its place: its

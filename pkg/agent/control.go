@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,9 @@ type override struct {
 	limit *int
 	until time.Duration // CLOCK_MONOTONIC, of the limit; 0: for good
 	mode  config.Mode   // empty: none
+
+	exempt  []netip.Prefix // beside those of the rule
+	counted []netip.Prefix // of those of the rule, not exempt
 }
 
 // SetLimit carries out a request to set or clear limits by hand. The errors are
@@ -179,10 +183,10 @@ func (t *target) limits() (limit, afterRefusal int) {
 
 // status reports what was set by hand, nil for nothing.
 func (o *override) status(now time.Duration) *status.Override {
-	if o.limit == nil && o.mode == "" {
+	if o.limit == nil && o.mode == "" && len(o.exempt)+len(o.counted) == 0 {
 		return nil
 	}
-	s := &status.Override{Limit: o.limit, Mode: string(o.mode)}
+	s := &status.Override{Limit: o.limit, Mode: string(o.mode), Exempt: words(o.exempt), NotExempt: words(o.counted)}
 	if o.until > 0 {
 		left := max(o.until-now, 0).Seconds()
 		s.ExpiresInSeconds = &left

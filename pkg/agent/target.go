@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"log/slog"
 	"math"
 	"reflect"
@@ -174,11 +173,11 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	} else {
 		t.pacing = n.pacing
 	}
-	t.config, t.sources = n.config, n.sources
-	t.setMode()
-	if err := g.SetSources(t.key, n.config.Rule.SourcePolicy()); err != nil {
-		return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
+	t.config = n.config
+	if c.sources {
+		t.sources = n.sources
 	}
+	t.setMode()
 	if err := t.readClasses(g); err != nil {
 		return err
 	}

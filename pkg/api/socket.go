@@ -29,6 +29,7 @@ var ErrSocketInUse = errors.New("somebody answers there already, perhaps another
 const (
 	limitPath  = "/api/v1/limit"
 	modePath   = "/api/v1/mode"
+	exemptPath = "/api/v1/exempt"
 	reloadPath = "/api/v1/reload"
 
 	maxControlConnections = 16
@@ -44,6 +45,7 @@ const (
 type Control interface {
 	SetLimit(control.Limit) (control.Answer, error)
 	SetModes(control.Mode) (control.Answer, error)
+	SetExempt(control.Exempt) (control.Answer, error)
 
 	// Reload has the configuration read again and returns why that is not in
 	// force.
@@ -211,6 +213,7 @@ func newControlHandler(ctl Control, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	handle(mux, "POST "+limitPath, log, ctl.SetLimit)
 	handle(mux, "POST "+modePath, log, ctl.SetModes)
+	handle(mux, "POST "+exemptPath, log, ctl.SetExempt)
 	handle(mux, "POST "+reloadPath, log, func(r control.Reload) (struct{}, error) {
 		return struct{}{}, ctl.Reload(r)
 	})

@@ -30,6 +30,11 @@ func SetModes(ctx context.Context, socket string, r control.Mode) (*control.Answ
 	return tell(ctx, socket, modePath, r)
 }
 
+// SetExempt asks the agent behind a socket to change who is exempt.
+func SetExempt(ctx context.Context, socket string, r control.Exempt) (*control.Answer, error) {
+	return tell(ctx, socket, exemptPath, r)
+}
+
 // Reload asks the agent behind a socket to read its configuration again. The
 // error says what keeps that from being in force.
 func Reload(ctx context.Context, socket string, r control.Reload) error {

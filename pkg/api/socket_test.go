@@ -41,6 +41,9 @@ func (f *fakeControl) note(r any) (control.Answer, error) {
 
 func (f *fakeControl) SetLimit(r control.Limit) (control.Answer, error) { return f.note(r) }
 func (f *fakeControl) SetModes(r control.Mode) (control.Answer, error)  { return f.note(r) }
+func (f *fakeControl) SetExempt(r control.Exempt) (control.Answer, error) {
+	return f.note(r)
+}
 func (f *fakeControl) Reload(r control.Reload) error {
 	_, err := f.note(r)
 	return err
@@ -84,10 +87,14 @@ func TestSocket(t *testing.T) {
 	if _, err := SetModes(t.Context(), path, mode); err != nil {
 		t.Error(err)
 	}
+	exempt := control.Exempt{Target: "shop", Network: "10.0.0.0/8", Remove: true}
+	if _, err := SetExempt(t.Context(), path, exempt); err != nil {
+		t.Error(err)
+	}
 	if err := Reload(t.Context(), path, control.Reload{SSHPort: 22}); err != nil {
 		t.Error(err)
 	}
-	if d := cmp.Diff([]any{limit, mode, control.Reload{SSHPort: 22}}, ctl.told); d != "" {
+	if d := cmp.Diff([]any{limit, mode, exempt, control.Reload{SSHPort: 22}}, ctl.told); d != "" {
 		t.Error(d)
 	}
 }
@@ -182,7 +189,7 @@ func TestSocketInput(t *testing.T) {
 // Nothing can be changed by the address that everybody may reach.
 func TestAddressChangesNothing(t *testing.T) {
 	addr := serve(t, fakeAgent{}, "")
-	for _, path := range []string{limitPath, modePath, reloadPath} {
+	for _, path := range []string{limitPath, modePath, exemptPath, reloadPath} {
 		for _, method := range []string{"POST", "PUT", "DELETE", "GET"} {
 			if resp, _ := do(t, method, "http://"+addr+path); resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: %s", method, path, resp.Status)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/goccy/go-yaml/ast"
@@ -25,19 +26,27 @@ func (d *decoder) network(v value) (netip.Prefix, bool) {
 }
 
 func (d *decoder) parseNetwork(at place, s string) (netip.Prefix, bool) {
+	p, err := ParseNetwork(s)
+	if err != nil {
+		d.failf(at, "%v", err)
+	}
+	return p, err == nil
+}
+
+// ParseNetwork reads a network or a single address, as all keys take it that name
+// clients.
+func ParseNetwork(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if a, notAddr := netip.ParseAddr(s); err != nil && notAddr == nil && a.Zone() == "" {
 		p, err = netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	if err != nil {
-		d.failf(at, `%s is not a network such as 10.0.0.0/8 or "fd00::/8", nor an address`, quote(s))
-		return p, false
+		return p, fmt.Errorf(`%s is not a network such as 10.0.0.0/8 or "fd00::/8", nor an address`, quote(s))
 	}
 	if p != p.Masked() {
-		d.failf(at, "%s has bits set behind the first %d; the network is %s", quote(s), p.Bits(), p.Masked())
-		return p, false
+		return p, fmt.Errorf("%s has bits set behind the first %d; the network is %s", quote(s), p.Bits(), p.Masked())
 	}
-	return source.Normal(p), true
+	return source.Normal(p), nil
 }
 
 // networks reads a list of them, none twice.

@@ -54,6 +54,14 @@ type Mode struct {
 	Mode   string `json:"mode"`
 }
 
+// Exempt adds a network to those that are exempt on targets, or with Remove takes
+// one away, also one that the rule names.
+type Exempt struct {
+	Target  string `json:"target,omitempty"` // empty: every one
+	Network string `json:"network"`          // such as 10.0.0.0/8, or an address
+	Remove  bool   `json:"remove,omitempty"`
+}
+
 // Reload has the configuration read again.
 type Reload struct {
 	// SSHPort is the port of the ssh session that asks, 0 for none: a rule for

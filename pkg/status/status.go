@@ -123,6 +123,8 @@ type Override struct {
 	Limit            *int     `json:"limit,omitempty"`
 	ExpiresInSeconds *float64 `json:"expires_in_seconds,omitempty"` // of the limit; absent: never
 	Mode             string   `json:"mode,omitempty"`
+	Exempt           []string `json:"exempt,omitempty"`     // networks, beside those of the rule
+	NotExempt        []string `json:"not_exempt,omitempty"` // of those of the rule
 }
 
 // Reload is what became of the last attempt to read the configuration again.
