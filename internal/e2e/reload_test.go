@@ -238,6 +238,10 @@ func TestReloadKeepsWhatWasLearned(t *testing.T) {
 	if st := target(a); st.BaselineSeconds != was.BaselineSeconds || st.Mode != "observe" {
 		t.Errorf("before: %+v\nafter its mode was changed: %+v", was, st)
 	}
+	reload(t, a, adaptive(3, config.ModeEnforce))
+	if st := target(a); st.BaselineSeconds != was.BaselineSeconds || st.Limit > 3 {
+		t.Errorf("before: %+v\nafter its max was changed: %+v", was, st)
+	}
 	reload(t, a, rules(rule(srv, "shop", port, fixed(7))))
 	if st := target(a); st.BaselineSeconds != 0 || st.Limit != 7 || st.AdmittedTotal < was.AdmittedTotal {
 		t.Errorf("under another algorithm: %+v", st)

@@ -186,6 +186,11 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	if !c.limit {
 		return nil
 	}
+	if same := t.signal == n.signal && !c.unit; same && controller.Resume(n.algo, t.algo) {
+		t.algo = n.algo
+		t.decision = t.algo.Decide(controller.Tick{Now: now})
+		return nil
+	}
 	t.algo, t.signal = n.algo, n.signal
 	t.epoch = max(r.CohortEpoch, t.decision.CohortEpoch+t.epoch)
 	t.last = r
