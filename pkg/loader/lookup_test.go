@@ -23,24 +23,24 @@ const (
 
 // doorman runs the admission program for one target.
 type doorman struct {
-	t    *testing.T
+	t    testing.TB
 	gate *Gate
 	prog *ebpf.Program
 	id   uint32
 	tick uint32
 }
 
-func newDoorman(t *testing.T) *doorman {
+func newDoorman(t testing.TB) *doorman {
 	t.Helper()
 	return doormanOf(t, openForTest(t))
 }
 
-func doormanOf(t *testing.T, g *Gate) *doorman {
+func doormanOf(t testing.TB, g *Gate) *doorman {
 	t.Helper()
 	return &doorman{t: t, gate: g, prog: lookupIn(t, g, testNetns)}
 }
 
-func lookupIn(t *testing.T, g *Gate, netns uint64) *ebpf.Program {
+func lookupIn(t testing.TB, g *Gate, netns uint64) *ebpf.Program {
 	t.Helper()
 	p, err := g.load(headgateProgHeadgateLookup, func(spec *ebpf.CollectionSpec) error {
 		return spec.Variables["this_netns"].Set(netns)
@@ -139,7 +139,7 @@ func (s syn) context() []byte {
 }
 
 // passes runs the program and says whether it lets the SYN pass.
-func passes(t *testing.T, p *ebpf.Program, s syn) bool {
+func passes(t testing.TB, p *ebpf.Program, s syn) bool {
 	t.Helper()
 	verdict, err := p.Run(&ebpf.RunOptions{Context: s.context()})
 	if err != nil {

@@ -78,7 +78,7 @@ func logOf() (*slog.Logger, *bytes.Buffer) {
 }
 
 // monotonic is CLOCK_MONOTONIC, on which leases and reservations end.
-func monotonic(t *testing.T) time.Duration {
+func monotonic(t testing.TB) time.Duration {
 	t.Helper()
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
