@@ -9,15 +9,9 @@
 #define HEADGATE_ADMIT_H
 
 #include "event.h"
+#include "flood.h"
 #include "pace.h"
 #include "party.h"
-
-/*
- * Long enough for a handshake over any ordinary path, and for one SYN-ACK that
- * is lost and sent again after a second; short enough that SYNs that nobody
- * follows up do not hold slots for long.
- */
-#define RESERVATION_TTL 1500000000ULL
 
 /*
  * Until the kernel has made a request socket for it. Not only SYNs get as far
@@ -27,7 +21,7 @@
  */
 #define PROVISIONAL_TTL 200000000ULL
 #define SWEEP_INTERVAL 100000000ULL
-
+#define SWEEP_SOON 25000000ULL /* where a flood may have begun */
 
 /*
  * Fills in the addresses of a key from the context of a sk_lookup or sockops
@@ -108,20 +102,24 @@ static __always_inline bool abandon_pending(struct target_state *st, struct pend
 
 struct sweep_ctx {
 	__u64 now;
+	bool flood; /* one began in this sweep */
 };
 
 static long sweep_pending(struct bpf_map *map, struct pending_key *key, struct pending *p,
 			  struct sweep_ctx *ctx)
 {
+	enum fate fate = fate_of(key->target, p, ctx->now);
 	struct pending_key copy;
 	struct target_state *st;
 
-	if (p->expires > ctx->now)
+	if (fate == KEPT)
 		return 0;
+	if (fate == FLOOD_BEGINS)
+		ctx->flood = true;
 	copy = *key;
 	st = state_of(copy.target);
-	if (st)
-		abandon_pending(st, &copy, p);
+	if (st && abandon_pending(st, &copy, p) && fate != EXPIRED)
+		shun(&copy, ctx->now);
 	return 0;
 }
 
@@ -132,11 +130,11 @@ static long sweep_hold(struct bpf_map *map, struct pending_key *key, struct hold
 	struct target_state *st;
 	__u64 party = h->party;
 
-	if (h->expires > ctx->now)
-		return 0;
 	copy = *key;
 	st = state_of(copy.target);
-	if (st && drop_hold(&copy))
+	if (!st || (h->expires > ctx->now && (!flooded(st, ctx->now) || known(&copy, ctx->now))))
+		return 0;
+	if (drop_hold(&copy))
 		stop_waiting(copy.target, st, party);
 	return 0;
 }
@@ -169,10 +167,11 @@ static __always_inline void forget_holds(void)
 }
 
 /*
- * Runs at most once in SWEEP_INTERVAL, from the agent's tick and from whoever
- * finds a port full: slots of dead handshakes return with no agent alive.
+ * Runs at most once in an interval, from the agent's tick and from whoever
+ * finds a port full: slots of dead handshakes return with no agent alive. A
+ * function of its own, and not static, so that it is verified but once.
  */
-static __always_inline bool sweep(__u64 now)
+__noinline int sweep(__u64 now, __u64 interval)
 {
 	struct sweep_ctx ctx = { .now = now };
 	__u32 zero = 0;
@@ -180,15 +179,24 @@ static __always_inline bool sweep(__u64 now)
 	__u64 was;
 
 	if (!swept)
-		return false;
+		return 0;
 	was = *swept;
-	if ((__s64)(now - was) < (__s64)SWEEP_INTERVAL) /* clocks of two kinds */
-		return false;
+	if ((__s64)(now - was) < (__s64)interval) /* clocks of two kinds */
+		return 0;
 	if (__sync_val_compare_and_swap(swept, was, now) != was)
-		return false;
+		return 0;
 	bpf_for_each_map_elem(&pendings, sweep_pending, &ctx, 0);
+	if (ctx.flood) /* those before the one that showed it */
+		bpf_for_each_map_elem(&pendings, sweep_pending, &ctx, 0);
 	bpf_for_each_map_elem(&holds, sweep_hold, &ctx, 0);
-	return true;
+	return 1;
+}
+
+/* Looks for slots of dead handshakes where there is no other. */
+static __noinline void make_room(struct target_conf *conf, struct target_state *st, __u64 now)
+{
+	if (in_flight(st->units) >= limit_now(conf, st))
+		sweep(now, suspicious(conf, st) ? SWEEP_SOON : SWEEP_INTERVAL);
 }
 
 /* Notes a slot that is taken already under its tuple, for ttl. isn, party: see struct pending. */
@@ -196,6 +204,7 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 				    struct pending_key *key, __u64 now, __u64 ttl, __u32 isn, __u64 party)
 {
 	struct pending p = {
+		.since = now,
 		.expires = now + ttl,
 		.cohort = conf->cohort_epoch,
 		.isn = isn,
@@ -212,8 +221,10 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 	/* Reserved before, or no room: it is counted when it is established. */
 	__sync_fetch_and_add(&st->pending, -1);
 	release_slot(key->target, st, party);
-	if (err != -EEXIST)
-		COUNT(key->target, pending_full);
+	if (err == -EEXIST)
+		return;
+	COUNT(key->target, pending_full);
+	flood_begin_full(key->target, st, now);
 }
 
 /* What comes of this SYN from now on is not another arrival. */
@@ -342,6 +353,24 @@ static __always_inline enum verdict admit(struct pending_key *key, struct target
 	if (o->over && may_tell(conf, st))
 		tell(key, o->over, true);
 	return v;
+}
+
+/*
+ * In flood mode: whether a stranger may go on with its handshake. It takes
+ * nothing now; admit() has the word when that is complete. It does not wait.
+ */
+static __noinline enum verdict admit_stranger(struct target_conf *conf, struct target_state *st,
+						   __u64 now)
+{
+	__u64 units = st->units;
+
+	if (!in_force(conf, now))
+		return ADMIT;
+	if (in_flight(units) >= limit_now(conf, st) || (conf->max_waiting && waiting(units)))
+		return REJECT_LIMIT;
+	if (conf->pace_interval && next_slot(conf, st->paced, now) > now)
+		return REJECT_PACE;
+	return ADMIT;
 }
 
 static __always_inline void count_refusal(__u32 target, struct target_conf *conf,

@@ -172,6 +172,42 @@ static __always_inline __u64 conn_take(__u32 target, struct target_conf *conf, s
 	return o->party;
 }
 
+/* A slot for a stranger's, if there is one; if not, it has to be ended. */
+static __always_inline bool conn_admit(struct pending_key *key, struct target_conf *conf,
+				       struct target_state *st, __u64 now, struct origin *o)
+{
+	enum verdict v = admit(key, conf, st, now, 0, o);
+
+	stranger_made(key->target);
+	if (v == ADMIT)
+		return true;
+	note_refusal(conf, st);
+	COUNT(key->target, trimmed);
+	if (may_tell(conf, st))
+		tell(key, v, false);
+	return false;
+}
+
+/*
+ * With a SYN cookie the kernel takes the round trip from a timestamp that has
+ * other things in its last 6 bits: up to 64 ms too much. Where it is near, it is.
+ */
+static __always_inline void conn_note_handshake(struct bpf_sock_ops *ctx, struct target_state *st,
+						struct pending_key *key, __u64 now, bool flood)
+{
+	__u32 us = ctx->srtt_us >> 3;
+	struct pending *p;
+
+	if (us * PATIENCE > PATIENCE_MIN) {
+		p = bpf_map_lookup_elem(&pendings, key);
+		if (!p && flood)
+			return;
+		if (p && (now - p->since) / 1000 < us)
+			us = (now - p->since) / 1000;
+	}
+	note_handshake(st, us);
+}
+
 static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 {
 	__u32 *id = target_of(bpf_get_netns_cookie(ctx), ctx->local_port);
@@ -180,10 +216,10 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	struct origin o = {};
 	struct target_state *st;
 	struct target_conf *conf;
+	__u64 party = 0, now = bpf_ktime_get_ns();
+	bool reserved, flood, trim = false;
 	__u32 target, cohort;
-	__u64 party = 0;
 	struct conn *c;
-	bool reserved;
 
 	if (!id || !sk)
 		return;
@@ -195,6 +231,8 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 
 	sockops_key(ctx, target, &key);
 	origin_of(conf, target, key.remote, &o);
+	flood = flooded(st, now);
+	conn_note_handshake(ctx, st, &key, now, flood);
 	cohort = cohort_of(conf, &key);
 	if (conf->flags & TARGET_PARTIES)
 		party = party_of_pending(&key);
@@ -225,14 +263,18 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 		c->taken = party;
 		COUNT(target, converted);
 	} else {
-		c->taken = conn_take(target, conf, st, &o);
+		trim = flood && !conn_admit(&key, conf, st, now, &o);
+		c->taken = flood && !trim ? o.party : conn_take(target, conf, st, &o);
 		COUNT(target, unreserved);
 	}
+	if (conf->strangers || flood)
+		make_known(&key, now);
 
 	c->target = target;
-	c->opened = bpf_ktime_get_ns();
+	c->trimmed = trim;
+	c->opened = now;
 	if ((conf->flags & (TARGET_INGRESS | TARGET_REQUEST)) == TARGET_INGRESS)
-		let_in(&key, c->opened, ctx->rcv_nxt - 1);
+		let_in(&key, now, ctx->rcv_nxt - 1);
 	c->arrived_end = c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
 	c->cohort = reserved ? cohort : 0;
@@ -247,6 +289,8 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	sample(target, SIGNAL_HANDSHAKE, (__u64)(ctx->srtt_us >> 3) * 1000);
 	if (conf->signal == SIGNAL_LIFETIME)
 		cohort_join(c, c->opened);
+	if (trim)
+		wake_trim(ctx, sk, &key);
 }
 
 /* Tells the agent to look for the cgroup of a new listener. */
@@ -273,7 +317,8 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 	c = bpf_sk_storage_get(&conns, sk, 0, 0);
 	if (!c || !c->counted)
 		return;
-	if (state == BPF_TCP_CLOSE && held_by_application((struct sock *)bpf_skc_to_tcp_sock(sk))) {
+	/* Of one that was ended at once the application has nothing to work on. */
+	if (state == BPF_TCP_CLOSE && !c->trimmed && held_by_application((struct sock *)bpf_skc_to_tcp_sock(sk))) {
 		if (request_of(c) == REQUEST_HELD)
 			request_finish(c); /* the client has given up, and nobody works on it */
 		return;

@@ -5,6 +5,7 @@
  *   source.h   who is it, and how many of its kind are here?
  *   class.h    what of the limit is its class's own?
  *   pace.h     when is the next one due?
+ *   flood.h    is anybody behind these SYNs?
  *   admit.h    may this arrival come in?
  *   event.h    who is refused, for people to read?
  *   syn.h      where the arrival is a connection  sk_lookup, tc
@@ -112,8 +113,7 @@ int headgate_release(struct bpf_sock *sk)
 SEC("cgroup_skb/ingress")
 int headgate_ingress(struct __sk_buff *skb)
 {
-	packet_in(skb);
-	return 1;
+	return packet_in(skb);
 }
 
 SEC("cgroup_skb/egress")
@@ -149,7 +149,7 @@ int headgate_forget(void *ctx)
 SEC("syscall")
 int headgate_sweep(void *ctx)
 {
-	sweep(bpf_ktime_get_ns());
+	sweep(bpf_ktime_get_ns(), SWEEP_INTERVAL);
 	return 0;
 }
 

@@ -74,6 +74,24 @@ struct {
 	__type(value, struct pending);
 } pendings SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARGETS);
+	__type(key, __u32);
+	__type(value, struct flood);
+} floods SEC(".maps");
+
+/*
+ * Clients that have completed a handshake: while a target was in flood mode, or
+ * ever where strangers are limited.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct address);
+	__type(value, struct acquaintance);
+} acquaintances SEC(".maps");
+
 /* SYNs that wait. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -97,7 +115,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
+	__uint(max_entries, 256 * 1024);
 } wakes SEC(".maps");
 
 struct {

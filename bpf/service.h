@@ -117,14 +117,23 @@ static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, st
 		cohort_join(c, now);
 }
 
-static __always_inline void packet_in(struct __sk_buff *skb)
+/* So long an agent that is there takes at the most to end a connection. */
+#define TRIM_TIME 1000000000ULL
+
+/* Whether the packet may go on. */
+static __always_inline bool packet_in(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = socket_of(skb);
 	struct conn *c = sk ? conn_of(sk) : NULL;
 	struct received r;
 
-	if (c && received_by(sk, &r))
+	if (!c)
+		return true;
+	if (c->trimmed && bpf_ktime_get_ns() - c->opened < TRIM_TIME)
+		return false; /* nobody is to begin with what will be ended */
+	if (received_by(sk, &r))
 		segment_in(skb, c, &r);
+	return true;
 }
 
 /*

@@ -38,8 +38,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 			    in_flight(st->units) + 1 >= limit_now(conf, st))) {
 		if (bpf_map_lookup_elem(&pendings, key))
 			return true;
-		if (in_flight(st->units) >= limit_now(conf, st))
-			sweep(now);
+		make_room(conf, st, now);
 	}
 	held = waiting(st->units) ? bpf_map_lookup_elem(&holds, key) : NULL;
 	if (held) {
@@ -53,6 +52,13 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 			return true;
 		}
 	}
+	if (flooded(st, now) && !known(key, now)) {
+		v = admit_stranger(conf, st, now);
+		if (v == ADMIT && stranger_passes(target, conf, st, now))
+			return true;
+		refuse(key, conf, st, v == ADMIT ? REJECT_LIMIT : v, o.party);
+		return false;
+	}
 	v = admit(key, conf, st, now, 0, &o);
 	if (v != ADMIT) {
 		refuse(key, conf, st, v, o.party);
@@ -60,6 +66,21 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 	}
 	reserve(conf, st, key, now, PROVISIONAL_TTL, 0, o.party);
 	return true;
+}
+
+/* Notes one that waits. Out of line, for the stack's sake. */
+static __noinline bool note_hold(struct target_conf *conf, struct pending_key *key, struct origin *o,
+				 __u64 now, __u32 isn)
+{
+	struct hold h = {
+		.expires = (o->release ? o->release : now) + conf->max_wait + RESERVATION_TTL,
+		.release = o->release,
+		.interval = conf->pace_interval,
+		.isn = isn,
+		.party = o->party,
+	};
+
+	return !bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST);
 }
 
 /*
@@ -71,7 +92,7 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 target = key->target;
-	struct hold *held, h = { .isn = isn, .interval = conf->pace_interval };
+	struct hold *held;
 	struct claimed *done;
 	struct pending *p;
 	enum verdict v;
@@ -90,17 +111,16 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 	done = bpf_map_lookup_elem(&claims, key);
 	if (done && done->isn == isn && now < done->until)
 		return ADMIT; /* the very same, late */
-	if (st->pending && in_flight(st->units) >= limit_now(conf, st))
-		sweep(now);
+	if (st->pending)
+		make_room(conf, st, now);
+	if (flooded(st, now) && !known(key, now))
+		return admit_stranger(conf, st, now);
 
 	v = admit(key, conf, st, now, conf->max_waiting, o);
 	if (v == ADMIT) {
 		reserve(conf, st, key, now, PROVISIONAL_TTL, isn, o->party);
 	} else if (v == HOLD) {
-		h.party = o->party;
-		h.release = o->release;
-		h.expires = (h.release ? h.release : now) + conf->max_wait + RESERVATION_TTL;
-		if (bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST)) {
+		if (!note_hold(conf, key, o, now, isn)) {
 			stop_waiting(target, st, o->party);
 			COUNT(target, hold_full);
 			return REJECT_LIMIT;

@@ -67,6 +67,8 @@ struct target_conf {
 	__u64 pace_max_wait; /* how far off the pace slot of an arrival may be, ns */
 	__u64 doubt;         /* output so soon after a request that may be session tickets is, ns */
 	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */
+	__u32 strangers;     /* most that are let through to the listener a second, in flood mode; 0: all */
+	__u32 pad;
 };
 
 /* Written by the programs, read by the agent. */
@@ -79,7 +81,25 @@ struct target_state {
 	__u32 connections; /* with TARGET_REQUEST, which does not count them in units */
 	__u64 paced;      /* the pace slot given out last, ns; 0: none yet */
 	__u64 told;       /* tick (high half), refusals told the agent in it (low half) */
-	__u64 pad[2];     /* to a cache line's length */
+	__u64 flood_until; /* until then it is in flood mode, ns */
+	__u32 handshake;  /* a decaying maximum of their round trips, us */
+	__u32 pad;        /* to a cache line's length */
+};
+
+/* Of a target in flood mode, or on the way there: see flood.h. */
+struct flood {
+	__u64 swept;  /* the sweep that counts now, ns */
+	__u64 period; /* when it began, ns */
+	__u32 dead;   /* reservations that are not answered, as that sweep knows them */
+	__u32 strangers; /* that came in this period */
+	__u32 passed; /* of these, those that the listener was to have */
+	__u32 made;   /* of these, those that completed their handshake */
+};
+
+/* Clients of an IPv4 address, v4-mapped, or of an IPv6 network of /64. */
+struct acquaintance {
+	__u64 until;   /* it is known, ns */
+	__u64 shunned; /* until then it is not made known again, ns */
 };
 
 /*
@@ -103,6 +123,8 @@ struct target_counters {
 	__u64 rejected;
 	__u64 would_reject; /* over the limit, let in: observing, or no fresh lease */
 	__u64 pending_full; /* no room for a reservation: let in without one */
+	__u64 trimmed;      /* connections of strangers that there was no slot for */
+	__u64 untrimmed;    /* of these, those that the agent could not be told of */
 	__u64 conn_full;    /* no memory for a connection's record: not counted */
 	__u64 unadoptable;  /* of the adopted: this kernel does not tell their end */
 	__u64 requests;     /* admitted */
@@ -139,6 +161,7 @@ struct pending_key {
 
 struct pending {
 	__u64 expires; /* CLOCK_MONOTONIC, ns */
+	__u64 since;
 	__u32 cohort;  /* epoch that gathered when the SYN was admitted */
 	__u32 isn;     /* the SYN's sequence number, of one that a device has seen; else 0 */
 	__u64 party;   /* see source.h */
@@ -157,6 +180,7 @@ struct hold {
 enum wake_kind {
 	WAKE_SLOT, /* a slot came free on a target where units wait */
 	WAKE_IDLE, /* a request has begun to be answered, and ends when that is idle */
+	WAKE_TRIM, /* a connection is over the limit, and has to be ended */
 };
 
 /* A SYN that has its slot, or had it. */
@@ -171,9 +195,10 @@ struct wake {
 	__u32 target;
 	__u32 kind;
 	__u64 at; /* ns */
-	struct pending_key key; /* of WAKE_IDLE: the connection */
-	__u32 device; /* the same: what its socket is bound to, by interface index; or 0 */
+	struct pending_key key; /* of the others: the connection */
+	__u32 device; /* what its socket is bound to, by interface index; or 0 */
 	__u32 pad;
+	__u64 cookie; /* of WAKE_TRIM: the socket */
 };
 
 /* What becomes of an arrival. */
@@ -261,6 +286,9 @@ struct conn {
 	__u64 arrived;     /* when a held request came, ns */
 	__u64 release;     /* its pace slot, ns; 0: none */
 	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
+
+	__u32 trimmed;     /* 1: it came over the limit in flood mode, and is to be ended */
+	__u32 pad;
 };
 
 /*

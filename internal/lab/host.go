@@ -215,6 +215,21 @@ func (h *Host) defaultRoute(link string, gateways ...netip.Addr) error {
 	})
 }
 
+// AddRoute has the host send what is for a network to a neighbour on one of its links.
+func (h *Host) AddRoute(link string, to netip.Prefix, by netip.Addr) error {
+	return h.netlink(func(nl *netlink.Handle) error {
+		dev, err := nl.LinkByName(link)
+		if err != nil {
+			return fmt.Errorf("link %s: %w", link, err)
+		}
+		dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
+		if err := nl.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Dst: dst, Gw: by.AsSlice()}); err != nil {
+			return fmt.Errorf("route to %v by %v: %w", to, by, err)
+		}
+		return nil
+	})
+}
+
 func (h *Host) netlink(f func(*netlink.Handle) error) error {
 	nl, err := netlink.NewHandleAt(netns.NsHandle(h.ns), unix.NETLINK_ROUTE)
 	if err != nil {

@@ -44,12 +44,12 @@ type Agent struct {
 	stop context.CancelFunc
 	goes sync.WaitGroup
 
-	// wakes tells of slots that come free, nil where nothing waits; awake is
-	// closed when nobody listens to it any more; holdings is who is told, by
-	// target.
-	wakes    *loader.Wakes
-	awake    chan struct{}
-	holdings atomic.Pointer[map[uint32]*holding]
+	// wakes is what the programs tell; awake is closed when nobody listens to it
+	// any more; wakers is who is told, by target. trims: connections can be ended.
+	wakes  *loader.Wakes
+	awake  chan struct{}
+	wakers atomic.Pointer[map[uint32]waker]
+	trims  bool
 
 	// applying is held while one plan follows another, and while something goes
 	// on that must not happen to; before mu.
@@ -77,6 +77,7 @@ type scopeState struct {
 	names   []string // what rules call it
 	targets map[uint16]*target
 	holding *holding // nil where nothing waits
+	trimmer *trimmer // nil where the kernel cannot end connections
 
 	// reviews are when to look through all connections for what nobody else
 	// ends, see [loader.Gate.Adopt].
@@ -399,6 +400,7 @@ func (a *Agent) end(holding func(*holding) error) error {
 		<-a.awake
 	}
 	for _, s := range a.scopes {
+		errs = append(errs, s.trimmer.close())
 		if s.holding != nil {
 			errs = append(errs, holding(s.holding))
 		}

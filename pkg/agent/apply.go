@@ -360,6 +360,7 @@ func (a *Agent) clear(d *difference) error {
 		}
 	}
 	for _, s := range d.closed {
+		errs = append(errs, s.trimmer.close())
 		if s.holding != nil {
 			errs = append(errs, s.holding.remove())
 		}

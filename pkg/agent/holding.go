@@ -40,29 +40,6 @@ type holding struct {
 	madeRule, madeDevices bool
 }
 
-// wake has those who hold told of slots that come free.
-func (a *Agent) wake() error {
-	holdings := make(map[uint32]*holding)
-	for _, s := range a.scopes {
-		for _, t := range s.targets {
-			if s.holding != nil && t.ingress {
-				holdings[t.id] = s.holding
-			}
-		}
-	}
-	a.holdings.Store(&holdings)
-	if len(holdings) == 0 || a.wakes != nil {
-		return nil
-	}
-	w, err := a.gate.NewWakes()
-	if err != nil {
-		return err
-	}
-	a.wakes, a.awake = w, make(chan struct{})
-	go a.listen(w)
-	return nil
-}
-
 // pruneHolding takes away what an earlier agent held by, wherever nothing is
 // held any more.
 func (a *Agent) pruneHolding(places []*place) error {
@@ -278,28 +255,6 @@ func (w waitingRoom) GiveUp(f pace.Flow, device uint32) error {
 
 func unit(f pace.Flow, device uint32) loader.Unit {
 	return loader.Unit{Client: f.Client, Server: f.Server, SYN: f.SYN, Device: device}
-}
-
-// listen passes on what the programs tell, until w is closed.
-func (a *Agent) listen(w *loader.Wakes) {
-	defer close(a.awake)
-	for {
-		wake, err := w.Next()
-		if err != nil {
-			if !loader.IsClosed(err) {
-				a.log.Error("slots that come free are noticed late from now on", "error", err)
-			}
-			return
-		}
-		h := (*a.holdings.Load())[wake.Target]
-		switch {
-		case h == nil:
-		case wake.Client.IsValid():
-			h.ender.add(wake)
-		default:
-			h.holder.Wake(wake.Target, wake.At)
-		}
-	}
 }
 
 // CleanUp removes what is left of headgate under a state directory and in the

@@ -39,8 +39,12 @@ func (a *Agent) watchAllListeners(now time.Duration) error {
 func (a *Agent) watchListeners(s *scopeState, targets map[uint16]*target, now time.Duration) error {
 	var listeners []scope.Listener
 	var overflows uint64
+	var synQueue scope.SYNQueue
 	err := s.netns.Do(func() (err error) {
 		if overflows, err = scope.Overflows(); err != nil {
+			return err
+		}
+		if synQueue, err = scope.ReadSYNQueue(); err != nil {
 			return err
 		}
 		listeners, err = scope.Listeners()
@@ -61,6 +65,7 @@ func (a *Agent) watchListeners(s *scopeState, targets map[uint16]*target, now ti
 		q.queued += l.Queued
 		q.backlog += l.Backlog
 		q.dropped += l.Dropped
+		q.strangers += synQueue.Strangers(l.Backlog)
 		errs = append(errs, a.own(l.CgroupID, now))
 		q.timed = (q.timed || !queues[l.Port].present) && a.owners[l.CgroupID] != nil
 		queues[l.Port] = q

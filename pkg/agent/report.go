@@ -68,6 +68,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		ReloadFailed:     a.reloads.err != nil,
 		Loaded:           a.reloads.good,
 	}
+	s.Status.Capabilities[string(capTrim)] = a.trims
 	for hook, n := range a.gate.Attached() {
 		s.ProgramsAttached[string(hook)] = n
 	}
@@ -90,7 +91,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		s.MapFull["pendings"] += t.last.PendingFull
 		s.MapFull["conns"] += t.last.ConnFull
 		s.MapFull["holds"] += t.last.HoldFull
-		s.MapFull["wakes"] += t.last.Unwoken + t.last.Untold
+		s.MapFull["wakes"] += t.last.Unwoken + t.last.Untold + t.last.Untrimmed
 		s.MapFull["source_counts"] += t.last.SourceFull
 		s.EventsLost["kernel"] += t.last.EventsLost
 	}

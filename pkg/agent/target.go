@@ -32,6 +32,8 @@ type target struct {
 	overridden override
 
 	last      loader.Reading
+	flood     bool          // the target was in flood mode at the last step
+	trimmed   uint64        // connections, when that began
 	idle      int           // connections that are only kept open, at the last step
 	typical   time.Duration // service time, smoothed
 	doubtful  uint64        // requests, when they were last settled
@@ -87,6 +89,7 @@ type listenerState struct {
 	timed     bool   // their packets are seen
 	queued    int    // connections that nobody has accepted yet
 	backlog   int    // most of them
+	strangers int    // see [scope.SYNQueue.Strangers]
 	dropped   uint64 // packets, as the kernel counts
 	overflows uint64 // connections that found a full queue, since the agent began
 
@@ -257,6 +260,7 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 		in.Refused += refusedIn(held) - refusedIn(t.held)
 		t.held = held
 	}
+	t.noteFlood(now, r, log)
 	t.last = r
 
 	if t.expire(now) {
@@ -330,6 +334,7 @@ func (t *target) order() loader.Order {
 		PaceInterval: t.interval,
 		PaceCredit:   time.Duration(rule.Pace.Burst-1) * t.interval,
 		Idle:         rule.End.Idle,
+		Strangers:    t.listener.strangers,
 	}
 	if rule.Waits() {
 		o.MaxWaiting = rule.Hold.MaxWaiting
@@ -399,6 +404,7 @@ func (t *target) status(now time.Duration) status.Target {
 		Waiting:     r.Waiting,
 		Connections: r.Connections,
 		Pending:     r.Pending,
+		Flood:       now < r.FloodUntil,
 		Signal:      string(rule.Signal),
 		Window: status.Window{
 			Samples:     window.Count,
@@ -429,6 +435,7 @@ func (t *target) status(now time.Duration) status.Target {
 		ExemptedTotal:    r.Exempted,
 		WouldRejectTotal: r.WouldReject,
 		FinishedTotal:    r.Finished,
+		TrimmedTotal:     r.Trimmed,
 		Recount:          t.recounted.status(now),
 	}
 	t.reportSources(&st)

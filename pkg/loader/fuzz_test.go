@@ -356,7 +356,9 @@ func (c client) context(port, protocol uint32) []byte {
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, wakeSlotLen))
-	f.Add(append([]byte{0, 0, 0, 0, wakeIdle, 0, 0, 0}, make([]byte, wakeIdleLen)...))
+	for kind := range byte(4) {
+		f.Add(append([]byte{0, 0, 0, 0, kind, 0, 0, 0}, make([]byte, wakeConnLen)...))
+	}
 	f.Add(append(make([]byte, 48), 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w, err := parseWake(b)

@@ -13,6 +13,17 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type headgateAcquaintance struct {
+	_       structs.HostLayout
+	Until   uint64
+	Shunned uint64
+}
+
+type headgateAddress struct {
+	_    structs.HostLayout
+	Word [4]uint32
+}
+
 type headgateClaimed struct {
 	_     structs.HostLayout
 	Until uint64
@@ -52,6 +63,8 @@ type headgateConn struct {
 	Arrived    uint64
 	Release    uint64
 	Output     uint64
+	Trimmed    uint32
+	Pad        uint32
 }
 
 type headgateCorrection struct {
@@ -73,6 +86,16 @@ type headgateEvent struct {
 	Remote     [4]uint32
 	RemotePort uint16
 	Pad        [3]uint16
+}
+
+type headgateFlood struct {
+	_         structs.HostLayout
+	Swept     uint64
+	Period    uint64
+	Dead      uint32
+	Strangers uint32
+	Passed    uint32
+	Made      uint32
 }
 
 type headgateHistogram struct {
@@ -117,6 +140,7 @@ type headgatePartyCorrection struct {
 type headgatePending struct {
 	_       structs.HostLayout
 	Expires uint64
+	Since   uint64
 	Cohort  uint32
 	Isn     uint32
 	Party   uint64
@@ -172,10 +196,7 @@ type headgateSourceKey struct {
 	_       structs.HostLayout
 	Length  uint32
 	Target  uint32
-	Address struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	Address headgateAddress
 }
 
 type headgateTally struct {
@@ -209,6 +230,8 @@ type headgateTargetConf struct {
 	PaceMaxWait  uint64
 	Doubt        uint64
 	Idle         uint64
+	Strangers    uint32
+	Pad          uint32
 }
 
 type headgateTargetCounters struct {
@@ -221,6 +244,8 @@ type headgateTargetCounters struct {
 	Rejected       uint64
 	WouldReject    uint64
 	PendingFull    uint64
+	Trimmed        uint64
+	Untrimmed      uint64
 	ConnFull       uint64
 	Unadoptable    uint64
 	Requests       uint64
@@ -264,7 +289,9 @@ type headgateTargetState struct {
 	Connections uint32
 	Paced       uint64
 	Told        uint64
-	Pad         [2]uint64
+	FloodUntil  uint64
+	Handshake   uint32
+	Pad         uint32
 }
 
 type headgateVerdict uint32
@@ -281,6 +308,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	headgateMapAcquaintances         = "acquaintances"
 	headgateMapClaims                = "claims"
 	headgateMapClasses               = "classes"
 	headgateMapCohorts               = "cohorts"
@@ -288,6 +316,7 @@ const (
 	headgateMapConns                 = "conns"
 	headgateMapCounters              = "counters"
 	headgateMapEvents                = "events"
+	headgateMapFloods                = "floods"
 	headgateMapHistograms            = "histograms"
 	headgateMapHolds                 = "holds"
 	headgateMapPendings              = "pendings"
@@ -383,25 +412,27 @@ type headgateProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateMapSpecs struct {
-	Claims       *ebpf.MapSpec `ebpf:"claims"`
-	Classes      *ebpf.MapSpec `ebpf:"classes"`
-	Cohorts      *ebpf.MapSpec `ebpf:"cohorts"`
-	Confs        *ebpf.MapSpec `ebpf:"confs"`
-	Conns        *ebpf.MapSpec `ebpf:"conns"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	Histograms   *ebpf.MapSpec `ebpf:"histograms"`
-	Holds        *ebpf.MapSpec `ebpf:"holds"`
-	Pendings     *ebpf.MapSpec `ebpf:"pendings"`
-	Policies     *ebpf.MapSpec `ebpf:"policies"`
-	Ports        *ebpf.MapSpec `ebpf:"ports"`
-	SourceCounts *ebpf.MapSpec `ebpf:"source_counts"`
-	Sources      *ebpf.MapSpec `ebpf:"sources"`
-	States       *ebpf.MapSpec `ebpf:"states"`
-	Sweeps       *ebpf.MapSpec `ebpf:"sweeps"`
-	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
-	TallySources *ebpf.MapSpec `ebpf:"tally_sources"`
-	Wakes        *ebpf.MapSpec `ebpf:"wakes"`
+	Acquaintances *ebpf.MapSpec `ebpf:"acquaintances"`
+	Claims        *ebpf.MapSpec `ebpf:"claims"`
+	Classes       *ebpf.MapSpec `ebpf:"classes"`
+	Cohorts       *ebpf.MapSpec `ebpf:"cohorts"`
+	Confs         *ebpf.MapSpec `ebpf:"confs"`
+	Conns         *ebpf.MapSpec `ebpf:"conns"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	Floods        *ebpf.MapSpec `ebpf:"floods"`
+	Histograms    *ebpf.MapSpec `ebpf:"histograms"`
+	Holds         *ebpf.MapSpec `ebpf:"holds"`
+	Pendings      *ebpf.MapSpec `ebpf:"pendings"`
+	Policies      *ebpf.MapSpec `ebpf:"policies"`
+	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	SourceCounts  *ebpf.MapSpec `ebpf:"source_counts"`
+	Sources       *ebpf.MapSpec `ebpf:"sources"`
+	States        *ebpf.MapSpec `ebpf:"states"`
+	Sweeps        *ebpf.MapSpec `ebpf:"sweeps"`
+	Tallies       *ebpf.MapSpec `ebpf:"tallies"`
+	TallySources  *ebpf.MapSpec `ebpf:"tally_sources"`
+	Wakes         *ebpf.MapSpec `ebpf:"wakes"`
 }
 
 // headgateVariableSpecs contains global variables before they are loaded into the kernel.
@@ -435,29 +466,32 @@ func (o *headgateObjects) Close() error {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateMaps struct {
-	Claims       *ebpf.Map `ebpf:"claims"`
-	Classes      *ebpf.Map `ebpf:"classes"`
-	Cohorts      *ebpf.Map `ebpf:"cohorts"`
-	Confs        *ebpf.Map `ebpf:"confs"`
-	Conns        *ebpf.Map `ebpf:"conns"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Events       *ebpf.Map `ebpf:"events"`
-	Histograms   *ebpf.Map `ebpf:"histograms"`
-	Holds        *ebpf.Map `ebpf:"holds"`
-	Pendings     *ebpf.Map `ebpf:"pendings"`
-	Policies     *ebpf.Map `ebpf:"policies"`
-	Ports        *ebpf.Map `ebpf:"ports"`
-	SourceCounts *ebpf.Map `ebpf:"source_counts"`
-	Sources      *ebpf.Map `ebpf:"sources"`
-	States       *ebpf.Map `ebpf:"states"`
-	Sweeps       *ebpf.Map `ebpf:"sweeps"`
-	Tallies      *ebpf.Map `ebpf:"tallies"`
-	TallySources *ebpf.Map `ebpf:"tally_sources"`
-	Wakes        *ebpf.Map `ebpf:"wakes"`
+	Acquaintances *ebpf.Map `ebpf:"acquaintances"`
+	Claims        *ebpf.Map `ebpf:"claims"`
+	Classes       *ebpf.Map `ebpf:"classes"`
+	Cohorts       *ebpf.Map `ebpf:"cohorts"`
+	Confs         *ebpf.Map `ebpf:"confs"`
+	Conns         *ebpf.Map `ebpf:"conns"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Events        *ebpf.Map `ebpf:"events"`
+	Floods        *ebpf.Map `ebpf:"floods"`
+	Histograms    *ebpf.Map `ebpf:"histograms"`
+	Holds         *ebpf.Map `ebpf:"holds"`
+	Pendings      *ebpf.Map `ebpf:"pendings"`
+	Policies      *ebpf.Map `ebpf:"policies"`
+	Ports         *ebpf.Map `ebpf:"ports"`
+	SourceCounts  *ebpf.Map `ebpf:"source_counts"`
+	Sources       *ebpf.Map `ebpf:"sources"`
+	States        *ebpf.Map `ebpf:"states"`
+	Sweeps        *ebpf.Map `ebpf:"sweeps"`
+	Tallies       *ebpf.Map `ebpf:"tallies"`
+	TallySources  *ebpf.Map `ebpf:"tally_sources"`
+	Wakes         *ebpf.Map `ebpf:"wakes"`
 }
 
 func (m *headgateMaps) Close() error {
 	return _HeadgateClose(
+		m.Acquaintances,
 		m.Claims,
 		m.Classes,
 		m.Cohorts,
@@ -465,6 +499,7 @@ func (m *headgateMaps) Close() error {
 		m.Conns,
 		m.Counters,
 		m.Events,
+		m.Floods,
 		m.Histograms,
 		m.Holds,
 		m.Pendings,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -332,14 +333,18 @@ func TestLookupLimitAfterARefusal(t *testing.T) {
 	}
 }
 
-// expire lets all reservations be past their time.
-func (d *doorman) expire() { d.expireAt(1) }
+// expire lets so many reservations be past their time.
+func (d *doorman) expire(n int) { d.date(n, headgatePending{Since: 1, Expires: 1}) }
 
 // keep does what the kernel does when it has answered the SYNs: the reservations
 // last, here for as long as any machine takes for a test.
-func (d *doorman) keep() { d.expireAt(uint64(monotonic(d.t) + time.Minute)) }
+func (d *doorman) keep() {
+	in := uint64(monotonic(d.t) + time.Minute)
+	d.date(math.MaxInt, headgatePending{Since: in, Expires: in})
+}
 
-func (d *doorman) expireAt(at uint64) {
+// date gives so many reservations, or all that there are, the times of another.
+func (d *doorman) date(n int, times headgatePending) {
 	d.t.Helper()
 	m := d.gate.maps[headgateMapPendings]
 	var keys []headgatePendingKey
@@ -352,11 +357,11 @@ func (d *doorman) expireAt(at uint64) {
 	if it.Err() != nil || len(keys) == 0 {
 		d.t.Fatalf("%d reservations, %v", len(keys), it.Err())
 	}
-	for _, key := range keys {
+	for _, key := range keys[:min(n, len(keys))] {
 		if err := m.Lookup(key, &value); err != nil {
 			d.t.Fatal(err)
 		}
-		value.Expires = at
+		value.Since, value.Expires = times.Since, times.Expires
 		if err := m.Update(key, value, ebpf.UpdateExist); err != nil {
 			d.t.Fatal(err)
 		}
@@ -366,21 +371,21 @@ func (d *doorman) expireAt(at uint64) {
 func TestExpiredReservations(t *testing.T) {
 	t.Run("a full port takes their slots", func(t *testing.T) {
 		d := newDoorman(t)
-		d.order(enforce(2))
-		d.must(true, "198.51.100.1", 1, 2)
-		d.expire()
-		d.must(true, "198.51.100.1", 3)
-		d.want("one of two slots is used again", Reading{InFlight: 1, Pending: 1, Expired: 2})
+		d.order(enforce(5))
+		d.must(true, "198.51.100.1", 1, 2, 3, 4, 5)
+		d.expire(2)
+		d.must(true, "198.51.100.1", 6)
+		d.want("one of two slots is used again", Reading{InFlight: 4, Pending: 4, Expired: 2})
 	})
 	t.Run("the agent frees those of an idle port", func(t *testing.T) {
 		d := newDoorman(t)
-		d.order(enforce(2))
+		d.order(enforce(5))
 		d.must(true, "198.51.100.1", 1, 2)
 		if err := d.gate.Sweep(); err != nil {
 			t.Fatal(err)
 		}
 		d.want("too early", Reading{InFlight: 2, Pending: 2})
-		d.expire()
+		d.expire(2)
 		time.Sleep(120 * time.Millisecond) // more often it does not look
 		if err := d.gate.Sweep(); err != nil {
 			t.Fatal(err)
@@ -397,18 +402,22 @@ func TestNoRoomForAReservation(t *testing.T) {
 	values := make([]headgatePending, len(keys))
 	for i := range keys {
 		keys[i] = headgatePendingKey{Remote: [4]uint32{uint32(i)}, Target: 63}
-		values[i].Expires = uint64(monotonic(t) + time.Minute)
+		values[i].Since = uint64(monotonic(t) + time.Minute)
+		values[i].Expires = values[i].Since
 	}
 	if _, err := m.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)
 	}
 	d.must(true, "198.51.100.1", 1, 2, 3)
-	d.want("let in without", Reading{PendingFull: 3})
+	d.want("let in without, and from now on none is tried", Reading{PendingFull: 1})
 	if err := m.Delete(keys[0]); err != nil {
 		t.Fatal(err)
 	}
 	d.must(true, "198.51.100.1", 4)
-	d.want("room again", Reading{InFlight: 1, Pending: 1, PendingFull: 3})
+	d.want("flood mode goes on", Reading{PendingFull: 1})
+	d.calm()
+	d.must(true, "198.51.100.1", 5)
+	d.want("room again", Reading{InFlight: 1, Pending: 1, PendingFull: 1})
 }
 
 // Check and count are one step: as many SYNs at once as there can be leave no

@@ -19,6 +19,7 @@ func sizes(targets uint32) map[string]uint32 {
 		headgateMapConfs:      targets,
 		headgateMapStates:     targets,
 		headgateMapCohorts:    targets,
+		headgateMapFloods:     targets,
 		headgateMapCounters:   targets,
 		headgateMapTallies:    targets,
 		headgateMapHistograms: targets * uint32(headgateSignalSIGNALS),

@@ -129,7 +129,7 @@ func TestAdoptBlind(t *testing.T) {
 // More slots come free at once than the agent can be told of: the rest is
 // counted, and the slots are free all the same.
 func TestNoRoomForAWake(t *testing.T) {
-	const n = 5000
+	const n = 12_000
 	d := newDoorman(t)
 	d.order(Order{Enforce: true, Limit: n, AfterRefusal: n, MaxWaiting: 10})
 	keys, values := make([]headgatePendingKey, n), make([]headgatePending, n)
@@ -147,8 +147,8 @@ func TestNoRoomForAWake(t *testing.T) {
 	if err := d.gate.Sweep(); err != nil {
 		t.Fatal(err)
 	}
-	// An event of 16 bytes takes 24 of the ring's 64 KiB.
-	if r := d.reading(); r.InFlight != 0 || r.Waiting != 1 || r.Unwoken < n-64<<10/24 || r.Unwoken >= n {
+	// An event of 16 bytes takes 24 of the ring's 256 KiB.
+	if r := d.reading(); r.InFlight != 0 || r.Waiting != 1 || r.Unwoken < n-256<<10/24 || r.Unwoken >= n {
 		t.Errorf("%+v", r)
 	}
 }

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ func (d *doorman) let(ip string, ports ...uint16) {
 // expireAll has every reservation end.
 func (d *doorman) expireAll() {
 	d.t.Helper()
-	d.expire()
+	d.expire(math.MaxInt)
 	time.Sleep(110 * time.Millisecond) // one sweep in that time
 	if err := d.gate.Sweep(); err != nil {
 		d.t.Fatal(err)
@@ -45,6 +46,7 @@ func (d *doorman) expireAll() {
 	if r := d.reading(); r.InFlight != 0 || r.Pending != 0 {
 		d.t.Errorf("%d in flight, %d pending when all is over", r.InFlight, r.Pending)
 	}
+	d.calm() // it looked like a flood
 }
 
 // counted is how many sources there are that the programs count units of.

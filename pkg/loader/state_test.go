@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -406,7 +407,7 @@ func TestRetire(t *testing.T) {
 	d.order(enforce(2))
 	d.must(false, "198.51.100.1", 3)
 
-	d.expire()
+	d.expire(math.MaxInt)
 	time.Sleep(120 * time.Millisecond)
 	if err := errors.Join(d.gate.Sweep(), d.gate.Retire(key)); err != nil {
 		t.Fatal(err)

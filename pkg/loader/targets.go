@@ -57,6 +57,10 @@ type Order struct {
 	PaceMaxWait  time.Duration // how far off a pace slot may be
 
 	Idle time.Duration // output idle for so long ends a request; 0: its first byte does
+
+	// Strangers is how many a second the listener gets to see of those who have
+	// not shown that they are clients, in flood mode; 0: all.
+	Strangers int
 }
 
 // Reading is what the kernel has counted on a target. Counters never go back.
@@ -79,6 +83,11 @@ type Reading struct {
 	PendingFull uint64 // let in without a reservation, for lack of room
 	ConnFull    uint64 // not counted, for lack of memory
 	Unadoptable uint64 // older connections that could not be followed
+
+	// FloodUntil is when flood mode ends if no more comes, on CLOCK_MONOTONIC.
+	FloodUntil time.Duration
+	Trimmed    uint64 // connections that came over the limit in flood mode, to be ended
+	Untrimmed  uint64 // of these, those of which no [Wakes] could tell
 
 	RejectedPace   uint64 // their pace slot was too far off
 	RejectedSource uint64 // as many of their source were here as may be
@@ -183,6 +192,7 @@ func (g *Gate) zero(id uint32) error {
 	err := errors.Join(
 		g.maps[headgateMapStates].Put(id, headgateTargetState{}),
 		g.maps[headgateMapCohorts].Put(id, headgateCohort{}),
+		g.maps[headgateMapFloods].Put(id, headgateFlood{}),
 		g.dropSources(id),
 		g.maps[headgateMapCounters].Put(id, make([]headgateTargetCounters, cpus)),
 	)
@@ -245,6 +255,7 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			PaceCredit:   uint64(max(o.PaceCredit, 0)),
 			PaceMaxWait:  uint64(max(o.PaceMaxWait, 0)),
 			Idle:         uint64(max(o.Idle, 0)),
+			Strangers:    clampUint32(o.Strangers),
 		}
 		for flag, on := range map[headgateTargetFlags]bool{
 			headgateTargetFlagsTARGET_ENFORCE: o.Enforce,
@@ -330,6 +341,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		PeakTick:     uint32(st.Peak >> 32),
 		RefusedIn:    st.RefusedIn,
 		Listens:      st.Listens,
+		FloodUntil:   time.Duration(st.FloodUntil),
 		CohortEpoch:  uint32(co.Joined >> 32),
 		CohortJoined: int(uint32(co.Joined)),
 		CohortDone:   int(co.Done),
@@ -350,6 +362,8 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.PendingFull += c.PendingFull
 		r.ConnFull += c.ConnFull
 		r.Unadoptable += c.Unadoptable
+		r.Trimmed += c.Trimmed
+		r.Untrimmed += c.Untrimmed
 		r.RejectedPace += c.RejectedPace
 		r.RejectedSource += c.RejectedSource
 		r.Unwoken += c.Unwoken

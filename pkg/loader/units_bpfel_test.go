@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	unitsMapAcquaintances    = "acquaintances"
 	unitsMapClaims           = "claims"
 	unitsMapClasses          = "classes"
 	unitsMapCohorts          = "cohorts"
@@ -23,6 +24,7 @@ const (
 	unitsMapConns            = "conns"
 	unitsMapCounters         = "counters"
 	unitsMapEvents           = "events"
+	unitsMapFloods           = "floods"
 	unitsMapGiven            = "given"
 	unitsMapHistograms       = "histograms"
 	unitsMapHolds            = "holds"
@@ -95,24 +97,26 @@ type unitsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsMapSpecs struct {
-	Claims       *ebpf.MapSpec `ebpf:"claims"`
-	Classes      *ebpf.MapSpec `ebpf:"classes"`
-	Cohorts      *ebpf.MapSpec `ebpf:"cohorts"`
-	Confs        *ebpf.MapSpec `ebpf:"confs"`
-	Conns        *ebpf.MapSpec `ebpf:"conns"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	Given        *ebpf.MapSpec `ebpf:"given"`
-	Histograms   *ebpf.MapSpec `ebpf:"histograms"`
-	Holds        *ebpf.MapSpec `ebpf:"holds"`
-	Pendings     *ebpf.MapSpec `ebpf:"pendings"`
-	Policies     *ebpf.MapSpec `ebpf:"policies"`
-	Ports        *ebpf.MapSpec `ebpf:"ports"`
-	SourceCounts *ebpf.MapSpec `ebpf:"source_counts"`
-	Sources      *ebpf.MapSpec `ebpf:"sources"`
-	States       *ebpf.MapSpec `ebpf:"states"`
-	Sweeps       *ebpf.MapSpec `ebpf:"sweeps"`
-	Wakes        *ebpf.MapSpec `ebpf:"wakes"`
+	Acquaintances *ebpf.MapSpec `ebpf:"acquaintances"`
+	Claims        *ebpf.MapSpec `ebpf:"claims"`
+	Classes       *ebpf.MapSpec `ebpf:"classes"`
+	Cohorts       *ebpf.MapSpec `ebpf:"cohorts"`
+	Confs         *ebpf.MapSpec `ebpf:"confs"`
+	Conns         *ebpf.MapSpec `ebpf:"conns"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	Floods        *ebpf.MapSpec `ebpf:"floods"`
+	Given         *ebpf.MapSpec `ebpf:"given"`
+	Histograms    *ebpf.MapSpec `ebpf:"histograms"`
+	Holds         *ebpf.MapSpec `ebpf:"holds"`
+	Pendings      *ebpf.MapSpec `ebpf:"pendings"`
+	Policies      *ebpf.MapSpec `ebpf:"policies"`
+	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	SourceCounts  *ebpf.MapSpec `ebpf:"source_counts"`
+	Sources       *ebpf.MapSpec `ebpf:"sources"`
+	States        *ebpf.MapSpec `ebpf:"states"`
+	Sweeps        *ebpf.MapSpec `ebpf:"sweeps"`
+	Wakes         *ebpf.MapSpec `ebpf:"wakes"`
 }
 
 // unitsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -144,28 +148,31 @@ func (o *unitsObjects) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsMaps struct {
-	Claims       *ebpf.Map `ebpf:"claims"`
-	Classes      *ebpf.Map `ebpf:"classes"`
-	Cohorts      *ebpf.Map `ebpf:"cohorts"`
-	Confs        *ebpf.Map `ebpf:"confs"`
-	Conns        *ebpf.Map `ebpf:"conns"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Events       *ebpf.Map `ebpf:"events"`
-	Given        *ebpf.Map `ebpf:"given"`
-	Histograms   *ebpf.Map `ebpf:"histograms"`
-	Holds        *ebpf.Map `ebpf:"holds"`
-	Pendings     *ebpf.Map `ebpf:"pendings"`
-	Policies     *ebpf.Map `ebpf:"policies"`
-	Ports        *ebpf.Map `ebpf:"ports"`
-	SourceCounts *ebpf.Map `ebpf:"source_counts"`
-	Sources      *ebpf.Map `ebpf:"sources"`
-	States       *ebpf.Map `ebpf:"states"`
-	Sweeps       *ebpf.Map `ebpf:"sweeps"`
-	Wakes        *ebpf.Map `ebpf:"wakes"`
+	Acquaintances *ebpf.Map `ebpf:"acquaintances"`
+	Claims        *ebpf.Map `ebpf:"claims"`
+	Classes       *ebpf.Map `ebpf:"classes"`
+	Cohorts       *ebpf.Map `ebpf:"cohorts"`
+	Confs         *ebpf.Map `ebpf:"confs"`
+	Conns         *ebpf.Map `ebpf:"conns"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Events        *ebpf.Map `ebpf:"events"`
+	Floods        *ebpf.Map `ebpf:"floods"`
+	Given         *ebpf.Map `ebpf:"given"`
+	Histograms    *ebpf.Map `ebpf:"histograms"`
+	Holds         *ebpf.Map `ebpf:"holds"`
+	Pendings      *ebpf.Map `ebpf:"pendings"`
+	Policies      *ebpf.Map `ebpf:"policies"`
+	Ports         *ebpf.Map `ebpf:"ports"`
+	SourceCounts  *ebpf.Map `ebpf:"source_counts"`
+	Sources       *ebpf.Map `ebpf:"sources"`
+	States        *ebpf.Map `ebpf:"states"`
+	Sweeps        *ebpf.Map `ebpf:"sweeps"`
+	Wakes         *ebpf.Map `ebpf:"wakes"`
 }
 
 func (m *unitsMaps) Close() error {
 	return _UnitsClose(
+		m.Acquaintances,
 		m.Claims,
 		m.Classes,
 		m.Cohorts,
@@ -173,6 +180,7 @@ func (m *unitsMaps) Close() error {
 		m.Conns,
 		m.Counters,
 		m.Events,
+		m.Floods,
 		m.Given,
 		m.Histograms,
 		m.Holds,

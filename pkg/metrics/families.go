@@ -103,6 +103,16 @@ var families = []family{
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.WouldRejectTotal) }),
 	},
 	{
+		name: "headgate_flood_mode", kind: gauge,
+		help:     "1 while SYNs come that nobody stands behind: clients that are not known take no slot before their handshake is complete.",
+		ofTarget: plain(func(t *status.Target) float64 { return truth(t.Flood) }),
+	},
+	{
+		name: "headgate_trimmed_total", kind: counter,
+		help:     "Of the units admitted, those that came over the limit in flood mode and were ended at once.",
+		ofTarget: plain(func(t *status.Target) float64 { return float64(t.TrimmedTotal) }),
+	},
+	{
 		name: "headgate_enforcing", kind: gauge,
 		help:     "1 in enforce mode, 0 in observe mode.",
 		ofTarget: plain(func(t *status.Target) float64 { return truth(t.Mode == "enforce") }),

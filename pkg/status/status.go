@@ -64,6 +64,10 @@ type Target struct {
 	Waiting   int    `json:"waiting"`   // units held
 	Pending   int    `json:"pending"`   // units of InFlight that are reservations still
 
+	// Flood: SYNs come that nobody stands behind, and who is a stranger takes no
+	// slot before its handshake is complete.
+	Flood bool `json:"flood"`
+
 	// Connections are those that are open, where the unit is a request; 0
 	// where it is a connection, and InFlight says it.
 	Connections int `json:"connections"`
@@ -87,6 +91,7 @@ type Target struct {
 	ExemptedTotal    uint64   `json:"exempted_total"`
 	WouldRejectTotal uint64   `json:"would_reject_total"` // in observe mode
 	FinishedTotal    uint64   `json:"finished_total"`
+	TrimmedTotal     uint64   `json:"trimmed_total"` // of those admitted in flood mode, over the limit, and ended
 
 	// Loopback is what is made of clients on the host itself: counted, exempt, or
 	// partly exempt, where that is so for one of IPv4 and IPv6.

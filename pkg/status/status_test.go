@@ -16,7 +16,7 @@ import (
 // contract is the documented form of status -o json, field by field.
 const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "lease_age_seconds": 0.1, "capabilities": {"tcx": true}, "problems": [],
  "targets": [{"rule": "shop", "port": 8080, "scope": "host", "unit": "connection", "mode": "enforce", "listening": true,
-   "algorithm": "guarded", "limit": 57, "at_floor": false, "in_flight": 12, "waiting": 0, "pending": 0, "connections": 0,
+   "algorithm": "guarded", "limit": 57, "at_floor": false, "in_flight": 12, "waiting": 0, "pending": 0, "flood": true, "connections": 0,
    "signal": "service", "window": {"samples": 110, "mean_seconds": 0.0203, "p50_seconds": 0.02, "p99_seconds": 0.031},
    "baseline_seconds": 0.0199, "gradient": 0.98, "throughput_per_second": 540.2,
    "tcp_rtt_seconds": {"handshake_p50": 0.0001, "min": 0.00001, "p50": 0.0002},
@@ -24,7 +24,7 @@ const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "lea
    "pace": {"rate_per_second": 0, "max_wait_seconds": 0},
    "accept_queue": {"length": 0, "max": 511, "overflows_total": 0},
    "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "hold_timeout": 0},
-   "held_total": 0, "bypassed_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10,
+   "held_total": 0, "bypassed_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10, "trimmed_total": 0,
    "loopback": "counted",
    "classes": [{"name": "partners", "share": 0.3, "limit": 17, "in_flight": 4, "waiting": 0, "rejected_total": 2}],
    "last_change": {"reason": "gradient", "seconds_ago": 0.4},

@@ -52,8 +52,12 @@ func (s *Status) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "loopback: exempt on %s\n", printable(few(exempt)))
 	}
 	for i := range s.Targets {
-		if t := &s.Targets[i]; len(t.Classes) > 0 {
+		t := &s.Targets[i]
+		if len(t.Classes) > 0 {
 			fmt.Fprintf(&b, "classes of %s:%d, in flight and guaranteed: %s\n", printable(t.Rule), t.Port, printable(t.classes()))
+		}
+		if t.Flood {
+			fmt.Fprintf(&b, "SYN flood on port %d (%s): strangers are counted once they are connected\n", t.Port, printable(t.Rule))
 		}
 	}
 	if len(s.Targets) == 0 {

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"log/slog"
+	"time"
+
+	"headgate/pkg/loader"
+	"headgate/pkg/scope"
+)
+
+const (
+	// trimRoom is how many connections may wait to be ended.
+	trimRoom = 4096
+
+	// trimWithin is how late a connection may still be ended that came over the
+	// limit. What an agent that hung or died has left undone, its gates open by
+	// then, is let be.
+	trimWithin = time.Second
+)
+
+// capTrim is the capability to end connections.
+const capTrim loader.Capability = "trim"
+
+// trimmer ends the connections of a scope that came over the limit in flood
+// mode. Only there are any: else who is over is refused before it is one.
+type trimmer struct {
+	destroyer *scope.Destroyer
+	log       *slog.Logger
+	work      chan loader.Wake
+	stop      chan struct{}
+	done      chan struct{}
+}
+
+// newTrimmer returns an error that wraps [scope.ErrCannotDestroy] where the
+// kernel cannot end connections.
+func newTrimmer(ns *scope.Netns, log *slog.Logger) (*trimmer, error) {
+	d, err := ns.NewDestroyer()
+	if err != nil {
+		return nil, err
+	}
+	t := &trimmer{
+		destroyer: d,
+		log:       log,
+		work:      make(chan loader.Wake, trimRoom),
+		stop:      make(chan struct{}),
+		done:      make(chan struct{}),
+	}
+	go t.run()
+	return t, nil
+}
+
+// add has a connection ended, before close. It does not block.
+func (t *trimmer) add(w loader.Wake) {
+	if t == nil {
+		return
+	}
+	select {
+	case t.work <- w:
+	default:
+		t.log.Warn("too many connections over the limit at once; one stays", "client", w.Client.String())
+	}
+}
+
+func (t *trimmer) close() error {
+	if t == nil {
+		return nil
+	}
+	close(t.stop)
+	<-t.done
+	return t.destroyer.Close()
+}
+
+func (t *trimmer) run() {
+	defer close(t.done)
+	failed := false
+	for {
+		var w loader.Wake
+		select {
+		case <-t.stop:
+			return
+		case w = <-t.work:
+		}
+		if now, err := monotonic(); err != nil || now-w.At > trimWithin {
+			continue
+		}
+		err := t.destroyer.Destroy(scope.Connection{
+			Client: w.Client, Server: w.Server, Device: w.Device, Cookie: w.Cookie,
+		})
+		if err != nil && !failed {
+			t.log.Error("connections over the limit stay", "error", err)
+		}
+		failed = err != nil
+	}
+}

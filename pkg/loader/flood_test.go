@@ -1,0 +1,185 @@
+package loader
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// flooded says whether the target is in flood mode now.
+func (d *doorman) flooded() bool {
+	d.t.Helper()
+	return d.reading().FloodUntil > monotonic(d.t)
+}
+
+// change writes a value of the programs anew.
+func change[V any](d *doorman, name string, f func(*V)) {
+	d.t.Helper()
+	var v V
+	if err := d.gate.maps[name].Lookup(d.id, &v); err != nil {
+		d.t.Fatal(err)
+	}
+	f(&v)
+	if err := d.gate.maps[name].Update(d.id, v, ebpf.UpdateExist); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// calm ends flood mode.
+func (d *doorman) calm() {
+	d.t.Helper()
+	change(d, headgateMapStates, func(st *headgateTargetState) { st.FloodUntil = 0 })
+}
+
+// age lets reservations have been there for some time; they last for another minute.
+func (d *doorman) age(n int, old time.Duration) {
+	d.t.Helper()
+	now := monotonic(d.t)
+	d.date(n, headgatePending{Since: uint64(now - old), Expires: uint64(now + time.Minute)})
+}
+
+// fill takes all slots, from an address each.
+func (d *doorman) fill(n int) {
+	d.t.Helper()
+	for i := range n {
+		d.must(true, fmt.Sprintf("203.0.113.%d", i+1), 1000)
+	}
+}
+
+// A port that is full of handshakes without answer turns to flood mode at once:
+// their slots come back, and strangers take none.
+func TestFloodBegins(t *testing.T) {
+	for _, c := range []struct {
+		limit, dead int
+		age         time.Duration
+		handshake   uint32 // us
+		flood       bool
+	}{
+		{40, 40, 300 * time.Millisecond, 0, true},
+		{40, 40, 200 * time.Millisecond, 0, false},      // the kernel may be on its way to a distant client
+		{40, 40, 200 * time.Millisecond, 1_000, true},   // not where clients are near
+		{40, 40, 200 * time.Millisecond, 30_000, false}, // eight times
+		{40, 40, 5 * time.Millisecond, 50, false},       // nor at once
+		{40, 19, time.Second, 50, false},                // less than half
+		{40, 20, time.Second, 50, true},
+		{4, 4, 300 * time.Millisecond, 0, true},
+		{3, 3, 300 * time.Millisecond, 0, false}, // few may be late by chance
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			d := newDoorman(t)
+			d.order(enforce(c.limit))
+			d.fill(c.limit)
+			d.keep()
+			change(d, headgateMapStates, func(st *headgateTargetState) { st.Handshake = c.handshake })
+			d.age(c.dead, c.age)
+			if got := d.admits("198.51.100.1:1"); got != c.flood || d.flooded() != c.flood {
+				t.Fatalf("admitted %v, flood mode %v; want %v", got, d.flooded(), c.flood)
+			}
+			if c.flood {
+				d.must(true, "198.51.100.1", 2, 3, 4, 5)
+				d.want("their slots are free", Reading{
+					InFlight: c.limit - c.dead, Pending: c.limit - c.dead, Expired: uint64(c.dead)})
+			}
+		})
+	}
+}
+
+// A client that has shown that it is one is admitted as ever while a flood goes
+// on: it has its slot from the SYN on, and is refused there when there is none.
+func TestFloodKnowsClients(t *testing.T) {
+	d := newDoorman(t)
+	d.order(enforce(8))
+	now := monotonic(t)
+	change(d, headgateMapStates, func(st *headgateTargetState) { st.FloodUntil = uint64(now + time.Minute) })
+	change(d, headgateMapFloods, func(f *headgateFlood) { f.Period = uint64(now) })
+	for ip, source := range map[string]headgateAddress{
+		"198.51.100.1": {Word: [4]uint32{0, 0, 0xffff_0000, 0x016433c6}},
+		"2001:db8::1":  {Word: [4]uint32{0xb80d0120}},
+	} {
+		before := d.reading()
+		d.must(true, ip, 1, 2)
+		if r := d.reading(); r.InFlight != before.InFlight {
+			t.Errorf("%s, a stranger, has a slot: %+v", ip, r)
+		}
+		err := d.gate.maps[headgateMapAcquaintances].Put(source, headgateAcquaintance{Until: uint64(now + time.Minute)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.must(true, ip, 3, 4)
+		if r := d.reading(); r.InFlight != before.InFlight+2 || r.Pending != r.InFlight {
+			t.Errorf("%s, known, has no slot: %+v", ip, r)
+		}
+	}
+	d.must(true, "2001:db8::2:1", 1, 2, 3, 4) // of the same network
+	d.must(false, "2001:db8::3", 1)
+	d.must(false, "198.51.100.1", 5)
+	d.must(false, "198.51.100.2", 1)
+	d.want("full", Reading{InFlight: 8, Pending: 8, Rejected: 3})
+
+	// Somebody else uses its address: it is none to rely on.
+	d.age(8, time.Second)
+	time.Sleep(30 * time.Millisecond)
+	d.must(true, "198.51.100.1", 6, 7)
+	d.want("a stranger again", Reading{Expired: 8, Rejected: 3})
+}
+
+// Strangers keep flood mode on for as long as they come and do not end their
+// handshakes; then it is over within five seconds.
+func TestFloodEnds(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		strangers, made uint32
+		ago             time.Duration
+		on              bool
+	}{
+		{"a flood", 2000, 0, time.Second, true},
+		{"a flood beside clients", 2000, 100, time.Second, true},
+		{"chance", 3, 0, time.Second, false},
+		{"more than that", 6, 0, time.Second, true},
+		{"the same, in a longer time", 6, 0, 2 * time.Second, false},
+		{"clients, by SYN cookies", 200, 100, time.Second, false},
+		{"the period is not over", 2000, 0, time.Second / 2, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDoorman(t)
+			d.order(enforce(20))
+			now := monotonic(t)
+			begin := now - c.ago - 10*time.Millisecond
+			until := now + time.Minute/60
+			change(d, headgateMapStates, func(st *headgateTargetState) { st.FloodUntil = uint64(until) })
+			change(d, headgateMapFloods, func(f *headgateFlood) {
+				f.Period, f.Strangers, f.Made = uint64(begin), c.strangers, c.made
+			})
+			d.must(true, "198.51.100.1", 1)
+			want := until
+			if c.on {
+				want = begin + 3500*time.Millisecond
+			}
+			if got := d.reading().FloodUntil; got != want {
+				t.Errorf("flood mode until %v from now on, want %v", got-now, want-now)
+			}
+		})
+	}
+}
+
+// Where the kernel makes no SYN cookies strangers have a share of its queue.
+func TestFloodStrangersShare(t *testing.T) {
+	d := newDoorman(t)
+	o := enforce(20)
+	o.Strangers = 100
+	d.order(o)
+	now := monotonic(t)
+	change(d, headgateMapStates, func(st *headgateTargetState) { st.FloodUntil = uint64(now + time.Minute) })
+	change(d, headgateMapFloods, func(f *headgateFlood) { f.Period = uint64(now) })
+	admitted, sent := 0, 0
+	for monotonic(t)-now < 300*time.Millisecond {
+		if sent++; d.admits(fmt.Sprintf("198.51.100.%d:%d", sent%250+1, sent%60_000+1)) {
+			admitted++
+		}
+	}
+	if admitted < 20 || admitted > 40 || sent < 1000 {
+		t.Errorf("%d of %d admitted in 0.3 s at 100 a second", admitted, sent)
+	}
+}
