@@ -257,6 +257,49 @@ func TestDoctorWithoutRoot(t *testing.T) {
 	}
 }
 
+// Check says what an agent would do, before there is one.
+func TestCheckSaysWhatWouldBeAttachedWhere(t *testing.T) {
+	lab.NeedRoot(t)
+	l := lab.ForTest(t, "srv")
+	h := l.Host("srv")
+	ln, err := h.Listen("tcp4", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := fmt.Sprintf(`state: %s/checked
+rules:
+  - {name: shop, ports: [8080, 8443], scope: {netns: %s}}
+  - {name: db, port: 5432, unit: request, hold: {max_wait: 1s}, scope: {netns: %s}, limit: {algorithm: fixed, initial: 5}}
+`, bpffs, h.NetNS, h.NetNS)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := runMain(t, "check", "-c", file)
+	if code != 0 || errs != "" {
+		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	ns := "netns:" + filepath.Base(h.NetNS)
+	for _, want := range []string{
+		": count connections (sockops, sock_release)\n",
+		"  network namespace " + ns + ": admit: port 8080, 8443, 5432 (sk_lookup)\n",
+		"  devices lo of " + ns + ": hold, drop, or look at requests: port 5432 (tc ingress)\n",
+		"  packet filter of " + ns + ": queue what has to wait (prerouting)\n",
+		": time requests: port 8080 (cgroup_skb)\n",
+		"  port 5432 in " + ns + ", rule db: requests, fixed, enforce, signal service\n",
+		"needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, and CAP_SYS_ADMIN for other network namespaces\n",
+		"note: nobody listens on port 8443, 5432 in " + ns,
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if _, err := os.Stat(bpffs + "/checked"); !os.IsNotExist(err) {
+		t.Errorf("check left something: %v", err)
+	}
+}
+
 // screen is a terminal that a command runs in.
 type screen struct {
 	t    *testing.T
