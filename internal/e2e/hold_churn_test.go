@@ -11,15 +11,35 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"headgate/pkg/agent"
+	"headgate/pkg/config"
 )
 
 // Clients of all kinds, a fifth of which give up before, while or after they
-// are held, leave nothing behind, and there are never more than the limit.
+// are held, leave nothing behind, and there are never more than the limit. The
+// same where each has a source and a class: these end with nothing, too.
 func TestHeldChurn(t *testing.T) {
-	const limit, workers, during = 8, 48, 4 * time.Second
+	t.Run("plain", func(t *testing.T) { testHeldChurn(t, func(*config.Rule) {}) })
+	t.Run("sources and classes", func(t *testing.T) {
+		a := testHeldChurn(t, func(r *config.Rule) {
+			r.PerSource = config.PerSource{Limit: 100, Prefix4: 32, Prefix6: 64}
+			r.Classes = []config.Class{{Name: "half", Sources: prefixes("0.0.0.0/0"), Share: 0.5}}
+		})
+		awaitNoSources(t)
+		await(t, "nothing is left of the classes", func() (any, bool) {
+			of := target(a).Classes
+			return of, of[0].InFlight+of[0].Waiting+of[1].InFlight+of[1].Waiting == 0
+		})
+	})
+}
+
+func testHeldChurn(t *testing.T, set func(*config.Rule)) *agent.Agent {
+	t.Helper()
+	const limit, workers, during = 8, 48, 5 * time.Second / 2
 	srv, cli, to4 := hosts(t)
 	to6 := netip.AddrPortFrom(srv.Addr6, port)
-	a := startHolding(t, srv, holding(limit, time.Second))
+	a := startHolding(t, srv, both(holding(limit, time.Second), set))
 	neverDrifts(t, a)
 	startChurnServer(t, srv)
 	peak := watchPeak(t)
@@ -85,4 +105,5 @@ func TestHeldChurn(t *testing.T) {
 	if n := heldPackets(t, srv); n != 0 {
 		t.Errorf("%d packets are still queued", n)
 	}
+	return a
 }
