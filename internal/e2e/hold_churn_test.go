@@ -20,18 +20,7 @@ import (
 // are held, leave nothing behind, and there are never more than the limit. The
 // same where each has a source and a class: these end with nothing, too.
 func TestHeldChurn(t *testing.T) {
-	t.Run("plain", func(t *testing.T) { testHeldChurn(t, func(*config.Rule) {}) })
-	t.Run("sources and classes", func(t *testing.T) {
-		a := testHeldChurn(t, func(r *config.Rule) {
-			r.PerSource = config.PerSource{Limit: 100, Prefix4: 32, Prefix6: 64}
-			r.Classes = []config.Class{{Name: "half", Sources: prefixes("0.0.0.0/0"), Share: 0.5}}
-		})
-		awaitNoSources(t)
-		await(t, "nothing is left of the classes", func() (any, bool) {
-			of := target(a).Classes
-			return of, of[0].InFlight+of[0].Waiting+of[1].InFlight+of[1].Waiting == 0
-		})
-	})
+	inParties(t, testHeldChurn)
 }
 
 func testHeldChurn(t *testing.T, set func(*config.Rule)) *agent.Agent {

@@ -110,3 +110,20 @@ func steady(h *lab.Host, set func(*config.Rule)) *config.Config {
 	cfg.Lease = time.Minute
 	return cfg
 }
+
+// inParties runs a churn without sources and classes, and with, and checks that
+// nothing is left of these.
+func inParties(t *testing.T, churn func(*testing.T, func(*config.Rule)) *agent.Agent) {
+	t.Run("plain", func(t *testing.T) { churn(t, func(*config.Rule) {}) })
+	t.Run("sources and classes", func(t *testing.T) {
+		a := churn(t, func(r *config.Rule) {
+			r.PerSource = config.PerSource{Limit: 1000, Prefix4: 32, Prefix6: 64}
+			r.Classes = []config.Class{{Name: "half", Sources: prefixes("0.0.0.0/0"), Share: 0.5}}
+		})
+		awaitNoSources(t)
+		await(t, "nothing is left of the classes", func() (any, bool) {
+			of := target(a).Classes
+			return of, of[0].InFlight+of[0].Waiting+of[1].InFlight+of[1].Waiting == 0
+		})
+	})
+}
