@@ -77,8 +77,10 @@ var rows = []row{
 		{title: "Classes", what: "Units in flight of each class, against those that are guaranteed to it; others: of no class, and what is free to all.", unit: units, width: 12, queries: []query{
 			{expr: `headgate_class_in_flight` + of, legend: target + " {{class}}"},
 			{expr: `headgate_class_guaranteed` + of, legend: target + " {{class}} guaranteed", dashed: true}}},
-		{title: "Refused of classes", what: "Units a second, on arrival.", unit: perSec, width: 12, queries: []query{
+		{title: "Refused of classes", what: "Units a second, on arrival.", unit: perSec, width: 6, queries: []query{
 			{expr: `rate(headgate_class_rejected_total` + of + `[$__rate_interval])`, legend: target + " {{class}}"}}},
+		{title: "Flood", what: "1 while SYNs come that nobody stands behind.", unit: units, width: 6, queries: []query{
+			{expr: `headgate_flood_mode` + of, legend: target}}},
 	}},
 	{"Latency", []panel{
 		{title: "Service time and baseline", what: "Mean time from request to response, against the time with no queue.", unit: seconds, width: 12, queries: []query{

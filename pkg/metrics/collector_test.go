@@ -258,6 +258,7 @@ func TestContract(t *testing.T) {
 		{Name: "headgate_pace_per_second", Type: "gauge", Labels: target},
 		{Name: "headgate_accept_queue_length", Type: "gauge", Labels: target},
 		{Name: "headgate_windows_total", Type: "counter", Labels: and("outcome")},
+		{Name: "headgate_flood_mode", Type: "gauge", Labels: target},
 		{Name: "headgate_recount_drift", Type: "gauge", Labels: target},
 		{Name: "headgate_map_full_total", Type: "counter", Labels: []string{"map"}},
 		{Name: "headgate_events_lost_total", Type: "counter", Labels: []string{"where"}},

@@ -153,6 +153,7 @@ class Card {
     if (t.waiting > 0) [text, kind] = ['lets wait', 'busy'];
     if (refusing) [text, kind] = ['refuses', 'refuse'];
     if (t.mode === 'observe') [text, kind] = would ? ['observes: would refuse', 'busy'] : ['observes', 'calm'];
+    if (t.flood) [text, kind] = ['is flooded with SYNs', 'refuse'];
     if (!t.listening) [text, kind] = ['nothing listens', 'busy'];
     this.set('state', text);
     this.set('hand', byHand(t.override));
