@@ -12,6 +12,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
 	"headgate/pkg/loader"
@@ -154,8 +157,8 @@ func loadedPrograms(t *testing.T, ours map[ebpf.MapID]bool) []string {
 	return slices.Sorted(maps.Values(programsWith(t, ours)))
 }
 
-// attachedPrograms counts the links of the kernel by the name of their program,
-// of those programs that use one of these maps.
+// attachedPrograms counts where programs are attached by their names, of those
+// that use one of these maps.
 func attachedPrograms(t *testing.T, ours map[ebpf.MapID]bool) map[string]int {
 	t.Helper()
 	programs := programsWith(t, ours)
@@ -174,5 +177,47 @@ func attachedPrograms(t *testing.T, ours map[ebpf.MapID]bool) map[string]int {
 	if err := it.Err(); err != nil {
 		t.Fatalf("list links: %v", err)
 	}
+	for _, id := range filters(t) {
+		if name, ok := programs[id]; ok {
+			found[name]++
+		}
+	}
 	return found
+}
+
+// filters lists the programs that are attached to devices of labs under clsact,
+// which knows no links.
+func filters(t *testing.T) (ids []ebpf.ProgramID) {
+	t.Helper()
+	hosts, err := filepath.Glob("/run/netns/" + lab.Prefix + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range hosts {
+		ns, err := netns.GetFromPath(path)
+		if err != nil {
+			continue // of another lab, and just gone
+		}
+		nl, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+		if err = errors.Join(err, ns.Close()); err != nil {
+			t.Fatal(err)
+		}
+		defer nl.Close()
+		links, err := nl.LinkList()
+		if err != nil {
+			t.Fatalf("devices of %s: %v", path, err)
+		}
+		for _, l := range links {
+			found, err := nl.FilterList(l, netlink.HANDLE_MIN_INGRESS)
+			if err != nil {
+				t.Fatalf("filters of %s in %s: %v", l.Attrs().Name, path, err)
+			}
+			for _, f := range found {
+				if bpf, ok := f.(*netlink.BpfFilter); ok {
+					ids = append(ids, ebpf.ProgramID(bpf.Id))
+				}
+			}
+		}
+	}
+	return ids
 }

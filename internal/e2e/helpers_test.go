@@ -30,7 +30,7 @@ import (
 const port = 8080
 
 // patience is how long a test waits for what must come about.
-const patience = 5 * time.Second
+var patience = lab.Allow(5 * time.Second)
 
 // stateDir is where the agents of these tests keep their state.
 func stateDir() string { return filepath.Join(bpffs, "state") }

@@ -107,7 +107,7 @@ func rejectedInAll(st status.Target) uint64 {
 }
 
 // slack is how late a busy machine may be.
-const slack = 100 * time.Millisecond
+var slack = lab.Allow(100 * time.Millisecond)
 
 // hosts makes two of them on a veth pair, and returns where the server's port is.
 func hosts(t *testing.T) (srv, cli *lab.Host, to netip.AddrPort) {

@@ -23,11 +23,13 @@ import (
 )
 
 const (
-	testPort  = 8080
-	testMark  = 0x10000000
-	testNFQ   = 83
-	allowance = 300 * time.Millisecond // of a machine that is busy with other things
+	testPort = 8080
+	testMark = 0x10000000
+	testNFQ  = 83
 )
+
+// allowance is of a machine that is busy with other things.
+var allowance = lab.Allow(300 * time.Millisecond)
 
 // fakeGate is the kernel's side: a limit, who is inside, who waits, and the
 // pace slots. What it has not seen it takes for an arrival.
@@ -302,10 +304,11 @@ func (r *rig) dial(p path, n int, timeout time.Duration) (wait func() []dialed) 
 
 func (r *rig) await(what string, cond func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(3 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	patience := lab.Allow(3 * time.Second)
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			w, in := r.gate.count()
-			r.t.Fatalf("%s: not after 3s; %d wait, %d inside, %+v", what, w, in, r.holder.TargetStats(1).QueueCounts)
+			r.t.Fatalf("%s: not after %v; %d wait, %d inside, %+v", what, patience, w, in, r.holder.TargetStats(1).QueueCounts)
 		}
 	}
 }
