@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"headgate/pkg/agent"
 	"headgate/pkg/api"
 	"headgate/pkg/config"
 	"headgate/pkg/loader"
@@ -46,6 +47,11 @@ func check(cfg *config.Config, out io.Writer) error {
 	errs = append(errs, err, loader.CheckState(cfg.State), api.CheckWeb(cfg))
 	root, err := scope.Cgroup2()
 	errs = append(errs, err)
+	for i := range cfg.Rules {
+		if able != nil {
+			errs = append(errs, agent.Lacking(&cfg.Rules[i], able))
+		}
+	}
 	places, err := placesOf(cfg, root)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
@@ -88,7 +94,7 @@ func check(cfg *config.Config, out io.Writer) error {
 	}
 	for _, c := range slices.Sorted(maps.Keys(able)) {
 		if !able[c] {
-			p.printf("note: this kernel cannot do %s: headgate would run without\n", c)
+			p.printf("note: this kernel cannot do %s: %s\n", c, c.Otherwise())
 		}
 	}
 	return p.err

@@ -53,9 +53,9 @@ func (a *Agent) build(d *difference, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range d.places {
-		if needsIngress(p.next) && !a.gate.Capabilities()[loader.CanHold] {
-			return fmt.Errorf("scope %s: this kernel cannot hold arrivals on their devices, which unit: request, hold, pace with a max_wait and reject: drop need", p)
+	for i := range cfg.Rules {
+		if err := Lacking(&cfg.Rules[i], a.gate.Capabilities()); err != nil {
+			return err
 		}
 	}
 	if err := a.attach(d, cfg, now); err != nil {

@@ -13,36 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capability names something that the running kernel may or may not be able
-// to do for us. It is found out by loading the very program.
-type Capability string
-
-// The capabilities that headgate makes use of.
-const (
-	CanRelease Capability = "sock_release" // a client's reset does not free the slot of a socket in use
-	CanService Capability = "service_time" // samples of the service time
-	CanAdopt   Capability = "adopt"        // count connections older than the programs
-	CanSweep   Capability = "sweep"        // expire reservations on an idle port
-	CanHold    Capability = "hold"         // decide on the device, where arrivals can be held
-	CanRecount Capability = "recount"      // compare the counts with the sockets
-)
-
-// optional are the programs that headgate can do without, and what is lost.
-var optional = map[string]Capability{
-	headgateProgHeadgateRelease:      CanRelease,
-	headgateProgHeadgateIngress:      CanService,
-	headgateProgHeadgateEgress:       CanService,
-	headgateProgHeadgateAdopt:        CanAdopt,
-	headgateProgHeadgateSweep:        CanSweep,
-	headgateProgHeadgateForget:       CanSweep,
-	headgateProgHeadgateTally:        CanRecount,
-	headgateProgHeadgateRecount:      CanRecount,
-	headgateProgHeadgateCorrect:      CanRecount,
-	headgateProgHeadgateCorrectParty: CanRecount,
-	headgateProgHeadgateArrive:       CanHold,
-	headgateProgHeadgateClaim:        CanHold,
-}
-
 // Options of [Open].
 type Options struct {
 	// Dir is the state directory, on a bpffs.
@@ -177,7 +147,10 @@ func (g *Gate) loadPrograms() error {
 			return err
 		}
 		g.able[capability] = false
-		g.log.Warn("this kernel cannot do it; going on without", "capability", capability, "reason", err)
+		g.log.Warn("this kernel cannot do it; going on without", "capability", capability, "otherwise", capability.Otherwise(), "reason", err)
+	}
+	if p := g.progs[headgateProgHeadgateArrive]; p != nil {
+		g.able[CanTCX] = hasTCX(p)
 	}
 	return nil
 }
