@@ -8,6 +8,7 @@ GO      ?= go
 PREFIX  ?= /usr/local
 DESTDIR ?=
 SERVER  ?=
+KERNELS ?=
 
 ROOT    := $(filter 0,$(shell id -u))
 SUDO    := $(if $(ROOT),,sudo)
@@ -22,7 +23,7 @@ TESTFLAGS ?= -p 1 -count 1
 
 .PHONY: help
 help: ## Explain the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/headgate
@@ -70,6 +71,16 @@ DURATION ?= 10m
 soak: ## For DURATION (10m), kills, hangs, reloads, floods and more at random under load (root)
 	HEADGATE_SOAK=$(DURATION) HEADGATE_SOAK_SEED=$(SEED) \
 		$(GO) test -v -count 1 -timeout 24h -run '^TestSoak$$' ./internal/e2e
+
+.PHONY: test-kernels
+test-kernels: ## Run the kernel's part on Debian's kernels in emulated machines, each some ten minutes; KERNELS=trixie,sid for some
+	$(if $(ROOT),bash .ci/deps kernels)
+	$(GO) run ./tools/kernels $(if $(KERNELS),-debian $(KERNELS),-table docs/kernels.md)
+
+.PHONY: test-arm64
+test-arm64: ## Load and attach everything on an emulated arm64 machine
+	$(if $(ROOT),bash .ci/deps arm64)
+	$(GO) run ./tools/kernels -arch arm64 -debian trixie -package '^pkg/loader$$' -run '^(TestCheck|TestTakeOver|TestLookupLimit)$$'
 
 .PHONY: lint
 lint: ## Check formatting, go vet, staticcheck

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +50,9 @@ type archive struct {
 // it once a day; when it does not answer, what was fetched before has to do.
 func (a archive) latest(ctx context.Context, suite string) (kernel, error) {
 	dir := filepath.Join(a.dir, suite+"-"+a.arch)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return kernel{}, err
+	}
 	kept, keptErr := a.kept(suite, dir)
 	if info, err := os.Stat(filepath.Join(dir, "current")); err == nil && keptErr == nil && time.Since(info.ModTime()) < stale {
 		return kept, nil
@@ -59,6 +63,24 @@ func (a archive) latest(ctx context.Context, suite string) (kernel, error) {
 		return kept, nil
 	}
 	return k, err
+}
+
+// busybox returns a busybox that guests can run. That of this machine does,
+// unless they are of another architecture.
+func (a archive) busybox(ctx context.Context) (string, error) {
+	if a.arch == runtime.GOARCH {
+		return exec.LookPath("busybox")
+	}
+	dir := filepath.Join(a.dir, "busybox-"+a.arch)
+	path := filepath.Join(dir, "bin", "busybox")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	apt, err := newApt(ctx, filepath.Join(dir, "apt"), "bookworm", a.arch)
+	if err != nil {
+		return "", err
+	}
+	return path, apt.unpack(ctx, []string{"busybox-static"}, dir)
 }
 
 // kept returns the kernel that was fetched last.
@@ -114,6 +136,7 @@ func (a archive) download(ctx context.Context, suite, dir string) (kernel, error
 // apt is a configuration of apt that shares nothing with the machine's but the
 // proxy and the mirror, and installs nothing.
 type apt struct {
+	arch    string
 	options []string
 }
 
@@ -129,7 +152,7 @@ func newApt(ctx context.Context, dir, suite, arch string) (*apt, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &apt{}
+	a := &apt{arch: arch}
 	for _, o := range []string{
 		"Dir::State::Lists=" + filepath.Join(dir, "lists"),
 		"Dir::State::status=" + status,
@@ -169,8 +192,7 @@ func (a *apt) run(ctx context.Context, dir, program string, args ...string) ([]b
 // kernelPackages returns what makes up the newest cloud kernel, the one that
 // is named like it first. Some releases have image and modules in one package.
 func (a *apt) kernelPackages(ctx context.Context) ([]string, error) {
-	arch := strings.TrimPrefix(a.option("APT::Architecture="), "APT::Architecture=")
-	meta := "linux-image-cloud-" + arch
+	meta := "linux-image-cloud-" + a.arch
 	out, err := a.run(ctx, "/", "apt-cache", "depends", "--recurse", "--important", meta)
 	if err != nil {
 		return nil, err
@@ -189,11 +211,6 @@ func (a *apt) kernelPackages(ctx context.Context) ([]string, error) {
 	}
 	found[0], found[i] = found[i], found[0]
 	return found, nil
-}
-
-func (a *apt) option(prefix string) string {
-	i := slices.IndexFunc(a.options, func(o string) bool { return strings.HasPrefix(o, prefix) })
-	return a.options[i]
 }
 
 // unpack fetches packages and unpacks them into dir.

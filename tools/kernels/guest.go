@@ -27,7 +27,6 @@ const memory = 1024
 
 // machine is what a guest is made of.
 type machine struct {
-	arch    string // as Debian names it
 	emulate string // the program
 	options []string
 	busybox string
@@ -37,21 +36,28 @@ type machine struct {
 	programs []string
 }
 
-func machineOf(arch, busybox string) (machine, error) {
-	m := machine{arch: arch, busybox: busybox}
-	switch arch {
+// machine returns what guests of the archive's architecture are made of.
+func (a archive) machine(ctx context.Context) (machine, error) {
+	var m machine
+	switch a.arch {
 	case "amd64":
-		m.programs = []string{"ip", "tc", "nft", "setpriv"}
 		m.emulate = "qemu-system-x86_64"
 		m.options = []string{"-M", "q35", "-append", "console=ttyS0 " + commandLine}
+		m.programs = []string{"ip", "tc", "nft", "setpriv"}
 	case "arm64":
 		m.emulate = "qemu-system-aarch64"
 		m.options = []string{"-M", "virt", "-append", "console=ttyAMA0 " + commandLine}
 	default:
-		return m, fmt.Errorf("no guests of architecture %s", arch)
+		return m, fmt.Errorf("no guests of architecture %s", a.arch)
 	}
 	_, err := exec.LookPath(m.emulate)
-	return m, err
+	if err == nil {
+		m.busybox, err = a.busybox(ctx)
+	}
+	if err != nil {
+		return m, fmt.Errorf("%w: see .ci/deps for what is needed", err)
+	}
+	return m, nil
 }
 
 // commandLine of the kernel: it ends when it panics, and says little.

@@ -1,6 +1,7 @@
 // Command kernels runs the tests of the kernel programs on the kernels of
 // several Debian releases, each in a virtual machine that is emulated in
-// software. It is run in the root of the repository and needs no rights.
+// software. It is run in the root of the repository, needs no rights, and
+// installs nothing.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -27,29 +29,47 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
-	suitesOf := flag.String("debian", "bookworm,trixie,sid", "releases whose kernels are taken")
-	arch := flag.String("arch", "amd64", "architecture of the guests: amd64 or arm64")
-	core := flag.Bool("core", false, "run a part that takes about half a minute a kernel")
-	only := flag.String("package", "", "run only the packages that match")
-	tests := flag.String("run", "", "run only the tests that match")
-	limit := flag.Duration("timeout", 15*time.Minute, "most that one kernel may take")
-	flag.Parse()
+// options are what the command line says.
+type options struct {
+	releases string
+	arch     string
+	busybox  string
+	core     bool
+	packages string
+	tests    string
+	table    string
+	limit    time.Duration
+}
 
+func parse() (o options) {
+	flag.StringVar(&o.releases, "debian", "bookworm,trixie,sid", "`releases` of Debian whose newest kernels are taken")
+	flag.StringVar(&o.arch, "arch", "amd64", "`architecture` of the guests: amd64 or arm64")
+	flag.BoolVar(&o.core, "core", false, "run the part of the tests that takes less than a minute a kernel")
+	flag.StringVar(&o.packages, "package", ".", "run the tests only of packages that match this `expression`; ^$ for none")
+	flag.StringVar(&o.tests, "run", "", "run these `tests`, as go test -run, instead of those chosen for guests")
+	flag.StringVar(&o.table, "table", "", "write what each kernel has into this `document`")
+	flag.DurationVar(&o.limit, "timeout", 30*time.Minute, "most that one kernel may take")
+	flag.Parse()
+	return o
+}
+
+func run(ctx context.Context) error {
+	o := parse()
+	packages, err := regexp.Compile(o.packages)
+	if err != nil {
+		return fmt.Errorf("-package: %w", err)
+	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
 	}
-	a := archive{dir: filepath.Join(cache, "headgate", "kernels"), arch: *arch}
-	m, err := machineOf(*arch, "/bin/busybox")
+	a := archive{dir: filepath.Join(cache, "headgate", "kernels"), arch: o.arch}
+	m, err := a.machine(ctx)
 	if err != nil {
 		return err
 	}
 	var kernels []kernel
-	for suite := range strings.SplitSeq(*suitesOf, ",") {
-		if err := os.MkdirAll(filepath.Join(a.dir, suite+"-"+a.arch), 0o755); err != nil {
-			return err
-		}
+	for suite := range strings.SplitSeq(o.releases, ",") {
 		k, err := a.latest(ctx, suite)
 		if err != nil {
 			return err
@@ -62,63 +82,41 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	jobs, err := build(ctx, builder{arch: *arch, dir: tmp}, *core, *only, *tests)
+	jobs, err := builder{arch: o.arch, dir: tmp}.jobs(ctx, choice{core: o.core, packages: packages, tests: o.tests})
 	if err != nil {
 		return err
 	}
+	var found table
 	var failed []error
 	for _, k := range kernels {
-		if err := test(ctx, m, k, jobs, filepath.Join(tmp, "initrd"), *limit); err != nil {
-			failed = append(failed, fmt.Errorf("%s (%s): %w", k.name, k.suite, err))
+		facts, err := test(ctx, m, k, jobs, filepath.Join(tmp, "initrd"), o.limit, os.Stdout)
+		if err == nil {
+			err = found.add(k, facts)
 		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("Linux %s (Debian %s): %w", k.name, k.suite, err))
+		}
+	}
+	if len(failed) == 0 && o.table != "" {
+		return found.write(o.table)
 	}
 	return errors.Join(failed...)
 }
 
-func build(ctx context.Context, b builder, core bool, only, tests string) ([]job, error) {
-	pick, err := regexp.Compile(only)
-	if err != nil {
-		return nil, err
-	}
-	var jobs []job
-	for _, s := range suites {
-		run := s.full
-		if core {
-			run = s.core
-		}
-		if tests != "" {
-			run = tests
-		}
-		if run == "" || !pick.MatchString(s.dir) {
-			continue
-		}
-		j, err := b.tests(ctx, s, run)
-		if err != nil {
-			return nil, err
-		}
-		jobs = append(jobs, j)
-	}
-	agent, err := b.program(ctx, "cmd/agent")
-	agent.args = "version"
-	return append([]job{agent}, jobs...), err
-}
-
-func test(ctx context.Context, m machine, k kernel, jobs []job, initrd string, limit time.Duration) error {
+// test runs jobs on a kernel.
+func test(ctx context.Context, m machine, k kernel, jobs []job, initrd string, limit time.Duration, out io.Writer) (facts string, err error) {
 	begin := time.Now()
 	if err := m.pack(k, jobs, initrd); err != nil {
-		return fmt.Errorf("file system of the guest: %w", err)
+		return "", fmt.Errorf("file system of the guest: %w", err)
 	}
-	fmt.Printf("##### Linux %s, of Debian %s\n", k.name, k.suite)
+	fmt.Fprintf(out, "##### Linux %s, of Debian %s\n", k.name, k.suite)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	_, err := m.boot(ctx, k, initrd, os.Stdout)
-	fmt.Printf("##### Linux %s: %v in %v\n", k.name, verdict(err), time.Since(begin).Round(time.Second))
-	return err
-}
-
-func verdict(err error) string {
+	facts, err = m.boot(ctx, k, initrd, out)
+	verdict := "ok"
 	if err != nil {
-		return "FAIL"
+		verdict = "FAIL"
 	}
-	return "ok"
+	fmt.Fprintf(out, "##### Linux %s: %s in %v\n", k.name, verdict, time.Since(begin).Round(time.Second))
+	return facts, err
 }
