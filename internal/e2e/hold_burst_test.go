@@ -113,7 +113,7 @@ func TestHeldInTwoScopes(t *testing.T) {
 		await(t, fmt.Sprintf("%v wait", n), func() (any, bool) {
 			st := a.Status().Targets
 			got := []int{st[0].Waiting, st[1].Waiting}
-			return got, slices.Equal(got, n)
+			return st, slices.Equal(got, n)
 		})
 	}
 	waiting(clients, clients)
