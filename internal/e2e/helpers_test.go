@@ -39,6 +39,7 @@ func stateDir() string { return filepath.Join(bpffs, "state") }
 func configFor(h *lab.Host, port uint16, set func(*config.Rule)) *config.Config {
 	cfg := config.Default()
 	cfg.State = stateDir()
+	cfg.Lease = lab.Allow(cfg.Lease)
 	r := config.DefaultRule()
 	r.Name = "test"
 	r.Ports = []uint16{port}
