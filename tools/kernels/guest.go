@@ -17,7 +17,11 @@ import (
 //go:embed guest.sh
 var guestInit string
 
+// errNotBegun means that a guest died before anything of ours ran in it.
+var errNotBegun = errors.New("the guest did not come up")
+
 const (
+	begun         = "headgate-begun"
 	verdictPrefix = "headgate-verdict: "
 	factsPrefix   = "headgate-facts: "
 )
@@ -65,7 +69,7 @@ const commandLine = "panic=-1 quiet loglevel=2 mitigations=off random.trust_cpu=
 
 // boot runs a kernel on a file system until it ends, and passes on what it
 // says. It returns the facts that the guest has told, and an error unless its
-// verdict is that all is well.
+// verdict is that all is well; [errNotBegun].
 func (m machine) boot(ctx context.Context, k kernel, initrd string, out io.Writer) (facts string, err error) {
 	// Emulated in software: what the machine has of hardware for it may be none,
 	// or not work.
@@ -85,11 +89,15 @@ func (m machine) boot(ctx context.Context, k kernel, initrd string, out io.Write
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
-	verdict := ""
+	verdict, up := "", false
 	lines := bufio.NewScanner(console)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := strings.TrimRight(lines.Text(), "\r")
+		if line == begun {
+			up = true
+			continue
+		}
 		if f, ok := strings.CutPrefix(line, factsPrefix); ok {
 			facts = f
 			continue
@@ -105,6 +113,8 @@ func (m machine) boot(ctx context.Context, k kernel, initrd string, out io.Write
 	switch {
 	case verdict == "0":
 		return facts, err
+	case !up && ctx.Err() == nil:
+		return "", errors.Join(errNotBegun, err)
 	case verdict == "":
 		return facts, errors.Join(errors.New("the guest ended without a verdict"), err)
 	}
