@@ -33,7 +33,6 @@ func main() {
 type options struct {
 	releases string
 	arch     string
-	busybox  string
 	core     bool
 	packages string
 	tests    string
@@ -94,7 +93,7 @@ func run(ctx context.Context) error {
 			err = found.add(k, facts)
 		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("Linux %s (Debian %s): %w", k.name, k.suite, err))
+			failed = append(failed, fmt.Errorf("on Linux %s (Debian %s): %w", k.name, k.suite, err))
 		}
 	}
 	if len(failed) == 0 && o.table != "" {
