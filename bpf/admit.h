@@ -382,6 +382,8 @@ static __always_inline void count_refusal(__u32 target, struct target_conf *conf
 		__sync_fetch_and_add(&class_of(cs, party)->rejected, 1);
 	if (v == REJECT_SOURCE) {
 		COUNT(target, rejected_source); /* says nothing of the limit */
+	} else if (v == REJECT_FLOOD) {
+		COUNT(target, rejected_flood); /* nor does this */
 	} else if (v == REJECT_PACE) {
 		COUNT(target, rejected_pace); /* nor does this */
 	} else {

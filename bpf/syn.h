@@ -56,7 +56,7 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 		v = admit_stranger(conf, st, now);
 		if (v == ADMIT && stranger_passes(target, conf, st, now))
 			return true;
-		refuse(key, conf, st, v == ADMIT ? REJECT_LIMIT : v, o.party);
+		refuse(key, conf, st, v == ADMIT ? REJECT_FLOOD : v, o.party);
 		return false;
 	}
 	v = admit(key, conf, st, now, 0, &o);

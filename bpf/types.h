@@ -135,6 +135,7 @@ struct target_counters {
 	__u64 hold_full;    /* no room to hold one more */
 	__u64 doubtful;     /* requests that may have had their response: a sweep will tell */
 	__u64 untold;       /* responses whose begin the agent could not be told: the same */
+	__u64 rejected_flood; /* strangers, where the kernel makes no SYN cookies */
 	__u64 rejected_source; /* as many of their source were here as may be */
 	__u64 source_full;  /* no room to count one more source: let in uncounted by it */
 	__u64 exempted;     /* connections that were let in uncounted, for their source is exempt */
@@ -202,7 +203,7 @@ struct wake {
 };
 
 /* What becomes of an arrival. */
-enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE, REJECT_SOURCE };
+enum verdict { ADMIT, HOLD, REJECT_LIMIT, REJECT_PACE, REJECT_SOURCE, REJECT_FLOOD };
 
 /* A refusal that the agent is told of. */
 struct event {

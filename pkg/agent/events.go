@@ -123,7 +123,7 @@ func (t *target) countRefusals() {
 }
 
 func refusedOf(r loader.Reading) uint64 {
-	return r.Rejected + r.RejectedPace + r.RejectedSource + r.WouldReject
+	return r.Rejected + r.RejectedPace + r.RejectedSource + r.RejectedFlood + r.WouldReject
 }
 
 // meterRefusals is called once a second.

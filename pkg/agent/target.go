@@ -428,7 +428,7 @@ func (t *target) status(now time.Duration) status.Target {
 		AdmittedTotal: r.Admitted,
 		RejectedTotal: status.Rejected{
 			Limit: r.Rejected + t.vain.Overflowed + t.held.Overflowed, Pace: r.RejectedPace, Source: r.RejectedSource,
-			HoldTimeout: t.vain.TimedOut + t.held.TimedOut,
+			Flood: r.RejectedFlood, HoldTimeout: t.vain.TimedOut + t.held.TimedOut,
 		},
 		HeldTotal:        r.Held,
 		BypassedTotal:    r.Bypassed,

@@ -71,6 +71,8 @@ func reasonText(reason string) string {
 		return "its turn in the pace was too far off"
 	case "source":
 		return "its source's own limit was reached"
+	case "flood":
+		return "it was a stranger beside a SYN flood"
 	case "hold_timeout":
 		return "it waited, and no slot came free in time"
 	}

@@ -40,7 +40,7 @@ type Facts struct {
 // Refused is somebody who was refused.
 type Refused struct {
 	Client     netip.AddrPort `json:"client"`
-	Reason     string         `json:"reason"` // limit, pace, source, hold_timeout
+	Reason     string         `json:"reason"` // limit, pace, source, flood, hold_timeout
 	SecondsAgo float64        `json:"seconds_ago"`
 	LetIn      bool           `json:"let_in"` // it would have been refused, but nothing is in force
 }
@@ -252,6 +252,7 @@ func (s *speaker) refusals() (lines []string) {
 var reasons = map[string]string{
 	"limit":        "the limit was reached",
 	"pace":         "its turn in the pace was too far off",
+	"flood":        "it was a stranger beside a SYN flood",
 	"source":       "its source's own limit was reached",
 	"hold_timeout": "it waited in vain",
 }

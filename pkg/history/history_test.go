@@ -28,7 +28,7 @@ func TestPoints(t *testing.T) {
 	s.Record(begin, []status.Target{tg})
 
 	tg.AdmittedTotal, tg.InFlight, tg.Waiting = 1540, 12, 3
-	tg.RejectedTotal = status.Rejected{Limit: 1, Pace: 2, Source: 3, HoldTimeout: 4}
+	tg.RejectedTotal = status.Rejected{Limit: 1, Pace: 2, Source: 3, Flood: 6, HoldTimeout: 4}
 	tg.WouldRejectTotal = 5
 	tg.Window, tg.BaselineSeconds = status.Window{Samples: 7, MeanSeconds: 0.0203}, 0.0199
 	tg.Limit = 57
@@ -51,7 +51,7 @@ func TestPoints(t *testing.T) {
 		`"latency_seconds":[null,0.0203,null,null,0.0203],"baseline_seconds":[null,0.0199,null,null,0.0199],` +
 		`"admitted_per_second":[null,534.653,null,null,100.334],` +
 		`"rejected_per_second":{"limit":[null,0.990099,null,null,0],"pace":[null,1.9802,null,null,0],` +
-		`"source":[null,2.9703,null,null,0],"hold_timeout":[null,3.9604,null,null,0]},` +
+		`"source":[null,2.9703,null,null,0],"flood":[null,5.94059,null,null,0],"hold_timeout":[null,3.9604,null,null,0]},` +
 		`"would_reject_per_second":[null,4.9505,null,null,0],` +
 		`"changes":[{"time":"2026-05-01T03:00:00.6Z","from":20,"to":57,"reason":"gradient","words":"a queue stands"}]}]}`
 	if d := cmp.Diff(want, string(got)); d != "" {

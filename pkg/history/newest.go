@@ -39,6 +39,7 @@ type Rejected struct {
 	Limit       Values `json:"limit"`
 	Pace        Values `json:"pace"`
 	Source      Values `json:"source"`
+	Flood       Values `json:"flood"`
 	HoldTimeout Values `json:"hold_timeout"`
 }
 
@@ -98,6 +99,7 @@ func (s *Store) Newest(points int, wanted func(scope string, port uint16) bool) 
 				Limit:       r.get(rejectedLimit, points),
 				Pace:        r.get(rejectedPace, points),
 				Source:      r.get(rejectedSource, points),
+				Flood:       r.get(rejectedFlood, points),
 				HoldTimeout: r.get(rejectedHoldTimeout, points),
 			},
 			WouldRejectPerSecond: r.get(wouldReject, points),

@@ -21,6 +21,7 @@ const (
 	rejectedLimit
 	rejectedPace
 	rejectedSource
+	rejectedFlood
 	rejectedHoldTimeout
 	wouldReject
 	numSeries
@@ -97,6 +98,7 @@ func totals(t *status.Target) (c [numSeries]uint64) {
 	c[rejectedLimit] = t.RejectedTotal.Limit
 	c[rejectedPace] = t.RejectedTotal.Pace
 	c[rejectedSource] = t.RejectedTotal.Source
+	c[rejectedFlood] = t.RejectedTotal.Flood
 	c[rejectedHoldTimeout] = t.RejectedTotal.HoldTimeout
 	c[wouldReject] = t.WouldRejectTotal
 	return c

@@ -182,4 +182,8 @@ func TestFloodStrangersShare(t *testing.T) {
 	if admitted < 20 || admitted > 40 || sent < 1000 {
 		t.Errorf("%d of %d admitted in 0.3 s at 100 a second", admitted, sent)
 	}
+	// It says nothing of the limit.
+	if r := d.reading(); r.RejectedFlood != uint64(sent-admitted) || r.Rejected != 0 || r.RefusedIn == d.tick {
+		t.Errorf("%d refused; %+v", sent-admitted, r)
+	}
 }

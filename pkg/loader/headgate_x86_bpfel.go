@@ -256,6 +256,7 @@ type headgateTargetCounters struct {
 	HoldFull       uint64
 	Doubtful       uint64
 	Untold         uint64
+	RejectedFlood  uint64
 	RejectedSource uint64
 	SourceFull     uint64
 	Exempted       uint64
@@ -302,6 +303,7 @@ const (
 	headgateVerdictREJECT_LIMIT  headgateVerdict = 2
 	headgateVerdictREJECT_PACE   headgateVerdict = 3
 	headgateVerdictREJECT_SOURCE headgateVerdict = 4
+	headgateVerdictREJECT_FLOOD  headgateVerdict = 5
 )
 
 // Names of all BPF objects in the ELF.

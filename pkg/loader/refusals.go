@@ -21,12 +21,14 @@ const (
 	ReasonLimit  Reason = "limit"  // as many are in flight, or wait, as may
 	ReasonPace   Reason = "pace"   // its turn in the pace is too far off
 	ReasonSource Reason = "source" // as many of its source are here as may be
+	ReasonFlood  Reason = "flood"  // a stranger beside a SYN flood, and no room in the kernel for more of them
 )
 
 var reasons = map[headgateVerdict]Reason{
 	headgateVerdictREJECT_LIMIT:  ReasonLimit,
 	headgateVerdictREJECT_PACE:   ReasonPace,
 	headgateVerdictREJECT_SOURCE: ReasonSource,
+	headgateVerdictREJECT_FLOOD:  ReasonFlood,
 }
 
 // Refusal is somebody who was refused.

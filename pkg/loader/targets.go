@@ -90,6 +90,7 @@ type Reading struct {
 	Untrimmed  uint64 // of these, those of which no [Wakes] could tell
 
 	RejectedPace   uint64 // their pace slot was too far off
+	RejectedFlood  uint64 // strangers in flood mode, see Order.Strangers
 	RejectedSource uint64 // as many of their source were here as may be
 	Unwoken        uint64 // slots that came free and were not told of, see [Wakes], for lack of room
 	SourceFull     uint64 // not counted by their source, for lack of room
@@ -366,6 +367,7 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 		r.Untrimmed += c.Untrimmed
 		r.RejectedPace += c.RejectedPace
 		r.RejectedSource += c.RejectedSource
+		r.RejectedFlood += c.RejectedFlood
 		r.Unwoken += c.Unwoken
 		r.SourceFull += c.SourceFull
 		r.Exempted += c.Exempted

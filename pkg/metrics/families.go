@@ -59,11 +59,12 @@ var families = []family{
 	},
 	{
 		name: "headgate_rejected_total", kind: counter, label: "reason",
-		help: "Units rejected. The reason limit: as many were in flight, or waited, as may; pace: its turn was too far off; source: as many of its source were there as may be; hold_timeout: it waited, and no slot came free in time.",
+		help: "Units rejected. The reason limit: as many were in flight, or waited, as may; pace: its turn was too far off; source: as many of its source were there as may be; flood: a stranger beside a SYN flood, where the kernel makes no SYN cookies; hold_timeout: it waited, and no slot came free in time.",
 		ofTarget: func(t *status.Target, _ *Detail, emit func(float64, string)) {
 			emit(float64(t.RejectedTotal.Limit), "limit")
 			emit(float64(t.RejectedTotal.Pace), "pace")
 			emit(float64(t.RejectedTotal.Source), "source")
+			emit(float64(t.RejectedTotal.Flood), "flood")
 			emit(float64(t.RejectedTotal.HoldTimeout), "hold_timeout")
 		},
 	},

@@ -181,6 +181,7 @@ type Rejected struct {
 	Limit       uint64 `json:"limit"`        // the limit was reached
 	Pace        uint64 `json:"pace"`         // its pace slot was too far off
 	Source      uint64 `json:"source"`       // its source's own limit was reached
+	Flood       uint64 `json:"flood"`        // a stranger in flood mode, where the kernel makes no SYN cookies
 	HoldTimeout uint64 `json:"hold_timeout"` // held, and no slot came free in time
 }
 

@@ -23,7 +23,7 @@ const contract = `{"version": "...", "mode": "enforce", "lease_seconds": 3, "lea
    "hold": {"max_wait_seconds": 0.01, "max_waiting": 1000, "order": "fifo"},
    "pace": {"rate_per_second": 0, "max_wait_seconds": 0},
    "accept_queue": {"length": 0, "max": 511, "overflows_total": 0},
-   "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "hold_timeout": 0},
+   "admitted_total": 10, "rejected_total": {"limit": 3, "pace": 0, "source": 0, "flood": 0, "hold_timeout": 0},
    "held_total": 0, "bypassed_total": 0, "exempted_total": 0, "would_reject_total": 0, "finished_total": 10, "trimmed_total": 0,
    "loopback": "counted",
    "classes": [{"name": "partners", "share": 0.3, "limit": 17, "in_flight": 4, "waiting": 0, "rejected_total": 2}],

@@ -219,7 +219,7 @@ func (t *Target) wait() string {
 }
 
 // Sum is how many were rejected for whatever reason.
-func (r Rejected) Sum() uint64 { return r.Limit + r.Pace + r.Source + r.HoldTimeout }
+func (r Rejected) Sum() uint64 { return r.Limit + r.Pace + r.Source + r.Flood + r.HoldTimeout }
 
 // fit takes from the wider of rule and scope, and then from the mode, until the
 // line fits.

@@ -16,6 +16,7 @@ const reasons = [
   ['limit', 'the limit was reached'],
   ['pace', 'its turn was too far off'],
   ['source', 'its source had too many'],
+  ['flood', 'it was a stranger beside a SYN flood'],
   ['hold_timeout', 'it waited in vain'],
 ];
 const signals = { service: 'Service time', rtt: 'TCP round trip', connection: 'Service time', accept: 'Service time' };
