@@ -454,6 +454,9 @@ func (h *Holder) verdict(p Packet, verdict int) {
 	} else {
 		err = h.nfq.SetVerdict(p.ID, verdict)
 	}
+	if h.closing && errors.Is(err, unix.EBADF) {
+		return // it was on its way here; the kernel drops it, and its client sends it again
+	}
 	h.note("give a verdict", err)
 }
 
