@@ -3,7 +3,7 @@
 // to a JSON file, and a table to standard output. It needs root, makes its own
 // network namespaces and ends what it starts.
 //
-//	go run ./bench [-short] [-o bench/results/cost.json]
+//	go run ./bench/cost [-short] [-o bench/results/cost.json]
 package main
 
 import (
