@@ -37,7 +37,7 @@ var suites = []suite{
 		// that a guest has not.
 		skip: "Overload|ServiceTime|Cost|Postgres|Redis|Servers|Nginx|Prometheus|Page|Paced(Auto|Rates|WarmUp)|" +
 			"TestRequestLimit|FieldStaleEntries|HeldChurn|killed_and_started_again",
-		core: "^(TestClientReset|TestFieldRestart|TestHalfOpen|TestEstablishedWhileHeld)$",
+		core: "^(TestClientReset|TestFieldRestart|TestFieldLoopback)$",
 	},
 }
 
