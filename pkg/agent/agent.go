@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headgate/pkg/config"
+	"headgate/pkg/discovery"
 	"headgate/pkg/events"
+	"headgate/pkg/kubernetes"
 	"headgate/pkg/loader"
 	"headgate/pkg/scope"
 )
@@ -55,6 +58,12 @@ type Agent struct {
 	// on that must not happen to; before mu.
 	applying sync.Mutex
 
+	// finder looks for what comes and goes; nil until a rule names such. Guarded
+	// by applying, as are those that could not be protected.
+	finder *discovery.Finder
+	api    func() (*kubernetes.API, error)
+	failed []failed
+
 	mu       sync.Mutex // guards what follows, the scopes, the targets and the gate
 	cfg      *config.Config
 	plan     plan
@@ -69,12 +78,14 @@ type Agent struct {
 	recounts recounts
 	checks   selfChecks
 	owners   map[uint64]*owner
+	found    discovery.Result // without what is protected
 }
 
 // scopeState is one network namespace with targets in it.
 type scopeState struct {
 	netns   *scope.Netns
 	names   []string // what rules call it
+	found   string   // what was found to be in it, where rules do not name it
 	targets map[uint16]*target
 	holding *holding // nil where nothing waits
 	trimmer *trimmer // nil where the kernel cannot end connections
@@ -94,6 +105,7 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 		version: version,
 		owners:  make(map[uint64]*owner),
 		events:  events.NewBus(events.Kept, time.Now),
+		api:     sync.OnceValues(func() (*kubernetes.API, error) { return kubernetes.FromEnvironment(os.LookupEnv) }),
 	}
 	defer func() {
 		if err != nil {
@@ -104,14 +116,17 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 	if a.cgroup2, err = scope.Cgroup2(); err != nil {
 		return nil, err
 	}
-	a.gate, err = loader.Open(loader.Options{Dir: cfg.State, Targets: len(cfg.Targets()), Log: log})
+	if err := discovery.Needs(cfg.Rules, a.api); err != nil {
+		return nil, err
+	}
+	a.gate, err = loader.Open(loader.Options{Dir: cfg.State, Targets: roomFor(cfg), Log: log})
 	if err != nil {
 		return nil, err
 	}
 	if a.refusals, err = a.gate.NewRefusals(); err != nil {
 		return nil, err
 	}
-	if err := a.apply(planOf(cfg), cfg); err != nil {
+	if err := a.begin(cfg); err != nil {
 		return nil, err
 	}
 	// No listener goes unnoticed that appears from here on.
@@ -130,7 +145,12 @@ func Start(cfg *config.Config, version string, log *slog.Logger) (_ *Agent, err 
 func (a *Agent) running() bool { return a.stop != nil }
 
 // String is how status and messages name the scope.
-func (s *scopeState) String() string { return config.Scope{Netns: s.names[0]}.String() }
+func (s *scopeState) String() string {
+	if len(s.names) == 0 {
+		return s.found
+	}
+	return config.Scope{Netns: s.names[0]}.String()
+}
 
 // loop runs a window after the other until ctx ends.
 func (a *Agent) loop(ctx context.Context) {
@@ -182,7 +202,8 @@ func (a *Agent) window() time.Duration {
 const followInterval = time.Second
 
 // follow keeps the plan in force where what it names changes, until ctx ends: a
-// namespace that is deleted and made anew under its name is another one.
+// namespace that is deleted and made anew under its name is another one, and what
+// has to be looked for comes and goes.
 func (a *Agent) follow(ctx context.Context) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
@@ -194,10 +215,7 @@ func (a *Agent) follow(ctx context.Context) {
 		case <-tick.C:
 		}
 		a.applying.Lock()
-		var err error
-		if a.moved() {
-			err = a.applyLocked(a.plan, a.cfg)
-		}
+		err := a.followUp()
 		a.applying.Unlock()
 		if err != nil && (trouble == nil || trouble.Error() != err.Error()) {
 			a.log.Error("cannot follow the network namespaces", "error", err)
@@ -456,6 +474,10 @@ func (a *Agent) closeScopes() error {
 	var errs []error
 	for _, s := range a.scopes {
 		errs = append(errs, s.netns.Close())
+	}
+	if a.finder != nil {
+		errs = append(errs, a.finder.Close())
+		a.finder = nil
 	}
 	return errors.Join(errs...)
 }

@@ -11,6 +11,8 @@ import (
 	"headgate/pkg/loader"
 )
 
+var errEnding = errors.New("the agent is ending")
+
 // apply makes a plan what is protected, under the settings of cfg. It is how an
 // agent starts, reloads, and follows what a scope names. First comes all that
 // can fail and changes nothing for who is protected now, and is undone when it
@@ -19,15 +21,9 @@ import (
 //
 // Targets of both plans keep their counts, and what was learned of them as far
 // as the rule leaves it its meaning.
+//
+// applying is held.
 func (a *Agent) apply(p plan, cfg *config.Config) error {
-	a.applying.Lock()
-	defer a.applying.Unlock()
-	return a.applyLocked(p, cfg)
-}
-
-var errEnding = errors.New("the agent is ending")
-
-func (a *Agent) applyLocked(p plan, cfg *config.Config) error {
 	if a.ended {
 		return errEnding
 	}
@@ -282,7 +278,7 @@ func (a *Agent) order(targets []*target, now time.Duration) error {
 // commit makes what a place will be what its scope is.
 func (p *place) commit() {
 	was := p.targets
-	p.scopeState.names, p.targets = p.names, p.next
+	p.scopeState.names, p.scopeState.found, p.targets = p.names, p.found, p.next
 	for port, t := range was {
 		if p.next[port] != nil {
 			p.targets[port] = t

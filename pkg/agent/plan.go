@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"headgate/pkg/config"
+	"headgate/pkg/discovery"
 	"headgate/pkg/loader"
 	"headgate/pkg/scope"
 )
@@ -19,22 +20,48 @@ type plan []wanted
 // wanted is one target of a plan.
 type wanted struct {
 	config.Target
-	netns string // where it is, as [scope.OpenNetns] takes it
+	netns string       // where it is, as [scope.OpenNetns] takes it
+	found *scope.Netns // where it was found, instead; nil when it has a name
 }
 
-func planOf(cfg *config.Config) plan {
+// planOf returns what a configuration names, and what was found for it.
+func planOf(cfg *config.Config, found []discovery.Found) plan {
 	var p plan
-	for _, t := range cfg.Targets() {
-		p = append(p, wanted{Target: t, netns: t.Rule.Scope.Netns})
+	for i := range cfg.Rules {
+		r := &cfg.Rules[i]
+		for _, f := range found {
+			if f.Rule.Name == r.Name {
+				p = append(p, wanted{Target: f.Target, found: f.Netns})
+			}
+		}
+		if r.Scope.Found() {
+			continue
+		}
+		for _, port := range r.Ports {
+			p = append(p, wanted{Target: config.Target{Rule: r, Port: port}, netns: r.Scope.Netns})
+		}
 	}
 	return p
 }
 
-// names returns the names of the namespaces of a plan, each once.
+// same says whether two targets of plans are the same in every respect.
+func (w wanted) same(o wanted) bool {
+	return w.at(o) && (w.Rule == o.Rule || reflect.DeepEqual(w.Rule, o.Rule))
+}
+
+// at says whether two targets of plans are in the same place.
+func (w wanted) at(o wanted) bool {
+	if w.Port != o.Port || w.netns != o.netns || (w.found == nil) != (o.found == nil) {
+		return false
+	}
+	return w.found == nil || w.found.Cookie() == o.found.Cookie() && w.Rule.Scope == o.Rule.Scope
+}
+
+// names returns the names of the namespaces of a plan that have one, each once.
 func (p plan) names() []string {
 	var names []string
 	for _, w := range p {
-		if !slices.Contains(names, w.netns) {
+		if w.found == nil && !slices.Contains(names, w.netns) {
 			names = append(names, w.netns)
 		}
 	}
@@ -58,6 +85,7 @@ type difference struct {
 type place struct {
 	*scopeState
 	names   []string
+	found   string
 	next    map[uint16]*target // those of retuning.new for old ones
 	opened  bool               // it is new
 	added   bool               // a target of it is
@@ -91,19 +119,23 @@ func (a *Agent) prepare(p plan) (_ *difference, err error) {
 			err = errors.Join(err, d.forget())
 		}
 	}()
-	places := make(map[string]*place)
+	type key struct {
+		netns string
+		found *scope.Netns
+	}
+	places := make(map[key]*place)
 	for _, w := range p {
-		at, ok := places[w.netns]
+		at, ok := places[key{w.netns, w.found}]
 		if !ok {
-			at, err = d.open(a.scopes, w.netns)
-			if err != nil && slices.Contains(a.plan.names(), w.netns) {
+			at, err = d.open(a.scopes, w)
+			if err != nil && w.found == nil && slices.Contains(a.plan.names(), w.netns) {
 				d.missing = append(d.missing, missing{w.netns, err})
 				at, err = nil, nil
 			}
 			if err != nil {
 				return nil, fmt.Errorf("rule %s: scope: %w", w.Rule.Name, err)
 			}
-			places[w.netns] = at
+			places[key{w.netns, w.found}] = at
 		}
 		if at == nil {
 			continue
@@ -129,20 +161,24 @@ func (a *Agent) prepare(p plan) (_ *difference, err error) {
 	return d, nil
 }
 
-// open returns the place that a name stands for. One namespace is one scope,
+// open returns the place that a target is in. One namespace is one scope,
 // whatever names it has; a name may have come to stand for another one.
-func (d *difference) open(scopes []*scopeState, name string) (*place, error) {
-	ns, err := scope.OpenNetns(name)
+func (d *difference) open(scopes []*scopeState, w wanted) (*place, error) {
+	ns, err := w.open()
 	if err != nil {
 		return nil, err
 	}
+	var names []string
+	if w.found == nil {
+		names = append(names, w.netns)
+	}
 	for _, p := range d.places {
 		if p.netns.Cookie() == ns.Cookie() {
-			p.names = append(p.names, name)
+			p.names = append(p.names, names...)
 			return p, ns.Close()
 		}
 	}
-	p := &place{names: []string{name}, next: make(map[uint16]*target)}
+	p := &place{names: names, found: w.Rule.Scope.String(), next: make(map[uint16]*target)}
 	d.places = append(d.places, p)
 	for _, s := range scopes {
 		if s.netns.Cookie() == ns.Cookie() {
@@ -150,9 +186,16 @@ func (d *difference) open(scopes []*scopeState, name string) (*place, error) {
 			return p, ns.Close()
 		}
 	}
-	p.scopeState = &scopeState{netns: ns, names: p.names}
+	p.scopeState = &scopeState{netns: ns, names: p.names, found: p.found}
 	p.opened = true
 	return p, nil
+}
+
+func (w wanted) open() (*scope.Netns, error) {
+	if w.found != nil {
+		return w.found.Clone()
+	}
+	return scope.OpenNetns(w.netns)
 }
 
 // add puts a target in its place.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"headgate/pkg/config"
+	"headgate/pkg/discovery"
 	"headgate/pkg/events"
 )
 
@@ -28,7 +29,10 @@ func (a *Agent) Reload(load func() (*config.Config, error)) error {
 		err = a.changeable(cfg)
 	}
 	if err == nil {
-		err = a.applyLocked(planOf(cfg), cfg)
+		err = discovery.Needs(cfg.Rules, a.api)
+	}
+	if err == nil {
+		err = a.applyFound(cfg, settleReload)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -44,6 +44,9 @@ func (a *Agent) status(now time.Duration) status.Status {
 	for _, t := range a.targets {
 		s.Targets = append(s.Targets, t.status(now))
 	}
+	for _, l := range a.found.Left {
+		s.Unprotected = append(s.Unprotected, status.Unprotected(l))
+	}
 	a.checks.report(&s)
 	if r := a.reloads; !r.at.IsZero() {
 		s.Reload = &status.Reload{Successful: r.err == nil, SecondsAgo: time.Since(r.at).Seconds()}
@@ -142,6 +145,7 @@ func (a *Agent) notReady() []string {
 			reasons = append(reasons, t.Hook+": "+t.Trouble)
 		}
 	}
+	reasons = append(reasons, a.found.Problems...)
 	for _, m := range a.missing {
 		reasons = append(reasons, fmt.Sprintf("network namespace %s is gone: %v", m.name, m.reason))
 	}

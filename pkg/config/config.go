@@ -70,12 +70,16 @@ type Rule struct {
 
 	// Ports are the protected TCP ports, 1 to 65535; each becomes a target
 	// with a limit of its own. A single one may be written as port: 8080. No
-	// two rules of a scope may name the same port.
+	// two rules of a scope may name the same port; where two find the same one, the
+	// first rule has it.
 	Ports []uint16 `yaml:"ports"`
 
-	// Scope is the network namespace that the ports are in: host, where the
-	// agent runs, or {netns: NAME}, a namespace that ip netns lists, or
-	// {netns: /absolute/path} of one.
+	// Scope is where the ports are: host, the network namespace that the agent
+	// runs in; {netns: NAME}, a namespace that ip netns lists, or {netns:
+	// /absolute/path} of one; {cgroup: PATTERN}, systemd units or containers; or
+	// {pods: {namespace: shop, labels: {app: web}}}, pods of this node. Whatever
+	// is found has counts and a limit of its own. Of what is found by all rules no
+	// more than 200 targets are protected; more are let alone, and status says so.
 	Scope Scope `yaml:"scope"`
 
 	// Mode is enforce or observe, for this rule alone; by default that of the
@@ -189,22 +193,6 @@ func (c *Config) Targets() []Target {
 		}
 	}
 	return ts
-}
-
-// Scope is a network namespace. The zero value is the host's. Scopes are
-// comparable: equal values are the same scope.
-type Scope struct {
-	// Netns is the name of a namespace under /run/netns or the absolute path
-	// of one; empty for the host's.
-	Netns string
-}
-
-// String returns "host" or "netns:NAME", as status and metrics show it.
-func (s Scope) String() string {
-	if s.Netns == "" {
-		return "host"
-	}
-	return "netns:" + s.Netns
 }
 
 // Mode says whether a verdict is put in force or only counted.

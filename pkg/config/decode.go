@@ -92,18 +92,6 @@ func (d *decoder) warmUp(v value, r *Rule) {
 	}
 }
 
-func (d *decoder) scope(v value, s *Scope) {
-	d.either(v, func(v value) {
-		d.fields(v, map[string]func(value){
-			"netns": func(v value) { d.netns(v, s) },
-		})
-	}, func(v value) {
-		host := "host"
-		choice(d, v, &host, "host")
-		*s = Scope{}
-	})
-}
-
 func (d *decoder) netns(v value, s *Scope) {
 	name, ok := d.scalar(v, "a name or a path")
 	switch {
@@ -125,9 +113,8 @@ func (d *decoder) netns(v value, s *Scope) {
 func (d *decoder) limit(v value, l *Limit) {
 	if m, ok := v.node.(*ast.MappingNode); ok {
 		for _, kv := range m.Values {
-			if kv.Key.GetToken().Value == "algorithm" && kv.Value.GetToken().Value != l.Algorithm {
-				p := &l.Params
-				l.Params = controller.Params{Initial: p.Initial, Min: p.Min, Max: p.Max}
+			if kv.Key.GetToken().Value == "algorithm" {
+				l.switchTo(kv.Value.GetToken().Value)
 			}
 		}
 	}
@@ -135,6 +122,13 @@ func (d *decoder) limit(v value, l *Limit) {
 	keys["algorithm"] = func(v value) { choice(d, v, &l.Algorithm, controller.Names()...) }
 	delete(keys, "warm_up") // beside limit, since it is a matter of the listener
 	d.fields(v, keys)
+}
+
+// switchTo forgets what only another algorithm knows.
+func (l *Limit) switchTo(algorithm string) {
+	if p := &l.Params; algorithm != l.Algorithm {
+		l.Params = controller.Params{Initial: p.Initial, Min: p.Min, Max: p.Max}
+	}
 }
 
 // params returns the keys of an algorithm's settings. Whether the algorithm

@@ -23,7 +23,7 @@ var errorCases = map[string]struct {
 			"1:1: lisen: unknown key; did you mean listen? the keys here are defaults, lease, listen, mode, rules, socket, socket_group, state, web_config, window",
 			"4:5: rules[0].limits: unknown key; did you mean limit? the keys here are classes, end, exempt, force, hold, limit, mode, name, pace, per_source, port, ports, reject, scope, signal, unit, warm_up",
 			"5:13: rules[0].limit.maxx: unknown key; did you mean max? the keys here are algorithm, ",
-			"6:13: rules[0].scope.net: unknown key; the keys here are netns",
+			"6:13: rules[0].scope.net: unknown key; the keys here are cgroup, netns, pods",
 		},
 	},
 	"not in this version": {
@@ -31,13 +31,41 @@ var errorCases = map[string]struct {
   - port: 80
     unit: request
     signal: accept
-    scope: {pods: {namespace: shop}}
-defaults: {scope: {cgroup: "*"}}
 `,
 		want: []string{
 			"4:13: rules[0].signal: this version does not support accept",
-			`5:13: rules[0].scope.pods: this version does not support the key "pods"`,
-			`6:20: defaults.scope.cgroup: this version does not support the key "cgroup"`,
+		},
+	},
+	"scopes": {
+		text: `rules:
+  - {port: 1, scope: {cgroup: ""}}
+  - {port: 2, scope: {cgroup: a/../b, netns: blue}}
+  - {port: 3, scope: {cgroup: "a**/[x"}}
+  - {port: 4, scope: {cgroup: "x/[x"}}
+  - {port: 5, scope: {cgroup: a, pods: {}}}
+  - {port: 6, scope: {pods: {namespace: Shop_1, labels: {"a b": c, d: "e f"}}}}
+  - {port: 7, scope: {pods: {labels: web, annotations: maybe, node: n1}}}
+  - {scope: {pods: {namespace: shop}}}
+  - {port: 8, scope: {pods: {labels: {a: b, c: d}}}}
+  - {port: 8, scope: {pods: {labels: {c: d, a: b}}}}
+  - {scope: {pods: {annotations: true}}}
+  - {scope: {pods: {annotations: true, namespace: x}}}
+`,
+		want: []string{
+			`2:31: rules[0].scope.cgroup: "" names no cgroup: the root, which has every process below it, is none to protect`,
+			`3:31: rules[1].scope.cgroup: "a/../b" has a name ".." in it`,
+			`4:31: rules[2].scope.cgroup: "a**/[x" "a**": ** stands for whole names only`,
+			`5:31: rules[3].scope.cgroup: "x/[x" "[x": syntax error in pattern`,
+			`6:22: rules[4].scope: netns, cgroup and pods exclude each other`,
+			`7:41: rules[5].scope.pods.namespace: "Shop_1" is not the name of a namespace`,
+			`7:65: rules[5].scope.pods.labels.a b: "a b" is not the key of a label`,
+			`7:71: rules[5].scope.pods.labels.d: "e f" is not the value of a label`,
+			`8:38: rules[6].scope.pods.labels: want labels with values, such as {app: web}, not a single value`,
+			`8:56: rules[6].scope.pods.annotations: "maybe" is neither true nor false`,
+			`8:63: rules[6].scope.pods.node: unknown key; the keys here are annotations, labels, namespace`,
+			`9:5: rules[7]: the rule has no port`,
+			`11:12: rules[9].port: port 8 of scope pods:{a=b,c=d} is protected at`,
+			`13:5: rules[11]: a rule named pods is at`,
 		},
 	},
 	"sources": {

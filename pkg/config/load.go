@@ -143,6 +143,9 @@ func (d *decoder) complete(c *Config, force bool) {
 		if r.Name == "" && len(r.Ports) > 0 {
 			r.Name = fmt.Sprintf("port-%d", r.Ports[0])
 		}
+		if r.Name == "" && r.Scope.Pods.Annotations {
+			r.Name = "pods"
+		}
 		if r.Mode == "" {
 			r.Mode = c.Mode
 		}

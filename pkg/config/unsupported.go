@@ -10,8 +10,6 @@ import (
 // not act on, as they are spelled in a rule. They are refused by name rather
 // than as a misspelling.
 var unsupported = map[string]bool{
-	"rule.scope.pods":     true,
-	"rule.scope.cgroup":   true,
 	"rule.signal: accept": true,
 }
 

@@ -54,7 +54,7 @@ func (d *decoder) validate(c *Config, sshPorts []uint16) {
 		}
 		for j, port := range r.Ports {
 			switch {
-			case r.Force || r.Scope != (Scope{}):
+			case r.Force || r.Scope.Netns != "" || r.Scope.Pods.Given: // a unit may be of the host
 			case slices.Contains(sshPorts, port):
 				d.failf(o.ports[j], "port %d is that of your ssh session, which the rule could lock out; set force: true if that is meant", port)
 			case port == listen:
@@ -105,6 +105,9 @@ func (d *decoder) validatePorts(r *Rule, o origin, seen map[target]place) bool {
 		d.failf(port, "port and ports cannot both be given")
 	}
 	_, some := d.own(o, "ports[0]")
+	if !one && !some && !own && r.Scope.Pods.Annotations {
+		return true // its pods say which
+	}
 	if !one && !some && !own {
 		d.failf(o.at, "the rule has no port")
 	}

@@ -21,7 +21,9 @@ var base = []cap.Value{cap.BPF, cap.NET_ADMIN, cap.PERFMON}
 // it runs. Beside those of every agent that is CAP_NET_RAW where a rule can hold
 // something, for what is sent to clients that have waited in vain; and
 // CAP_SYS_ADMIN where a rule is of another network namespace than the agent's
-// own, to enter that one for whatever there is to look after in there.
+// own, to enter that one for whatever there is to look after in there; and
+// CAP_SYS_PTRACE where what a rule names has to be looked for, to see which
+// network namespace a process of others is in.
 func Needed(cfg *config.Config) []cap.Value {
 	needed := slices.Clone(base)
 	if slices.ContainsFunc(cfg.Rules, func(r config.Rule) bool { return r.NeedsIngress() }) {
@@ -29,6 +31,9 @@ func Needed(cfg *config.Config) []cap.Value {
 	}
 	if slices.ContainsFunc(cfg.Rules, func(r config.Rule) bool { return r.Scope != config.Scope{} }) {
 		needed = append(needed, cap.SYS_ADMIN)
+	}
+	if slices.ContainsFunc(cfg.Rules, func(r config.Rule) bool { return r.Scope.Found() }) {
+		needed = append(needed, cap.SYS_PTRACE)
 	}
 	return needed
 }

@@ -80,6 +80,34 @@ func (ns *Netns) Is(name string) bool {
 	return err == nil && os.SameFile(here, there)
 }
 
+// Inode returns the inode number of the namespace that a name stands for: no two
+// that exist have the same.
+func Inode(name string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(netnsPath(name), &st); err != nil {
+		return 0, fmt.Errorf("network namespace %s: %w", netnsPath(name), err)
+	}
+	return st.Ino, nil
+}
+
+// Inode returns the inode number of the namespace.
+func (ns *Netns) Inode() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(ns.Fd(), &st); err != nil {
+		return 0, fmt.Errorf("network namespace: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// Clone returns another handle of the namespace.
+func (ns *Netns) Clone() (*Netns, error) {
+	fd, err := unix.FcntlInt(uintptr(ns.Fd()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	return &Netns{file: os.NewFile(uintptr(fd), ns.file.Name()), cookie: ns.cookie, own: ns.own}, nil
+}
+
 // FindNetns opens the namespace with that cookie, if it is that of the process
 // or has a name under /run/netns. [ErrNoNetns] when it is not.
 func FindNetns(cookie uint64) (*Netns, error) {

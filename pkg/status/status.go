@@ -23,8 +23,19 @@ type Status struct {
 
 	Targets []Target `json:"targets"`
 
+	// Unprotected is what rules mean that was found and is not protected.
+	Unprotected []Unprotected `json:"unprotected,omitempty"`
+
 	Troubles []HookTrouble `json:"troubles"` // with what headgate has in the kernel
 	Shadowed []Shadow      `json:"shadowed"` // hooks where others come first
+}
+
+// Unprotected is something that was found for a rule and is not protected, and why.
+type Unprotected struct {
+	Rule   string `json:"rule"`
+	Scope  string `json:"scope"`
+	Port   uint16 `json:"port"` // 0: none in particular
+	Reason string `json:"reason"`
 }
 
 // HookTrouble is something of headgate's in the kernel that is not as it should
@@ -47,7 +58,7 @@ type Shadow struct {
 type Target struct {
 	Rule  string `json:"rule"`
 	Port  uint16 `json:"port"`
-	Scope string `json:"scope"` // host, netns:NAME
+	Scope string `json:"scope"` // host, netns:NAME, cgroup:PATH, pod:NAMESPACE/NAME
 	Unit  string `json:"unit"`  // connection or request
 	Mode  string `json:"mode"`  // enforce or observe
 
