@@ -15,6 +15,7 @@ import (
 	"headgate/pkg/agent"
 	"headgate/pkg/api"
 	"headgate/pkg/config"
+	"headgate/pkg/discovery"
 	"headgate/pkg/loader"
 	"headgate/pkg/scope"
 )
@@ -53,6 +54,15 @@ func check(cfg *config.Config, out io.Writer) error {
 		}
 	}
 	places, err := placesOf(cfg, root)
+	errs = append(errs, discovery.Needs(cfg.Rules, kubernetesAPI))
+	found, close, lookErr := lookAround(cfg, root)
+	if lookErr == nil {
+		defer close()
+		var more error
+		places, more = found.places(places, root)
+		lookErr = more
+	}
+	errs = append(errs, lookErr)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
 	}
@@ -81,12 +91,13 @@ func check(cfg *config.Config, out io.Writer) error {
 	}
 
 	p.printf("would protect\n")
-	for _, t := range cfg.Targets() {
+	for _, t := range found.targets(cfg) {
 		p.printf("  port %d in %s, rule %s: %ss, %s, %s, signal %s\n",
 			t.Port, t.Rule.Scope, t.Rule.Name, t.Rule.Unit, t.Rule.Limit.Algorithm, t.Rule.Mode, t.Rule.Signal)
 	}
 	p.printf("needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON%s\n", more(cfg))
 	p.printf("state in %s; status, metrics and health on %s\n", cfg.State, cfg.Listen)
+	found.notes(p)
 	for _, at := range places {
 		if len(at.silent) > 0 {
 			p.printf("note: nobody listens on port %s in %s; whoever will is timed in its cgroup then\n", list(at.silent), at.scope)
@@ -102,16 +113,21 @@ func check(cfg *config.Config, out io.Writer) error {
 
 // more is what else an agent has to be allowed to do.
 func more(cfg *config.Config) string {
+	text := ""
 	for _, r := range cfg.Rules {
+		if r.Scope.Found() {
+			return ", and CAP_SYS_ADMIN and CAP_SYS_PTRACE to find and enter the network namespaces of others"
+		}
 		if r.Scope.Netns != "" {
-			return ", and CAP_SYS_ADMIN for other network namespaces"
+			text = ", and CAP_SYS_ADMIN for other network namespaces"
 		}
 	}
-	return ""
+	return text
 }
 
 // place is a network namespace with protected ports.
 type place struct {
+	cookie  uint64
 	scope   string              // as the first rule names it
 	ports   []uint16            // of all rules
 	ingress []uint16            // of these, those decided on devices
@@ -128,6 +144,9 @@ func placesOf(cfg *config.Config, root string) ([]*place, error) {
 	known := make(map[uint64]*place) // by cookie: one may have several names
 	for i := range cfg.Rules {
 		r := &cfg.Rules[i]
+		if r.Scope.Found() {
+			continue
+		}
 		ns, err := scope.OpenNetns(r.Scope.Netns)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("rule %s: scope: %w", r.Name, err))
@@ -135,7 +154,7 @@ func placesOf(cfg *config.Config, root string) ([]*place, error) {
 		}
 		at := known[ns.Cookie()]
 		if at == nil {
-			at = &place{scope: r.Scope.String(), cgroups: make(map[string][]uint16)}
+			at = &place{cookie: ns.Cookie(), scope: r.Scope.String(), cgroups: make(map[string][]uint16)}
 			known[ns.Cookie()] = at
 			places = append(places, at)
 		}

@@ -72,6 +72,9 @@ func configPage(root string) (string, error) {
 	p.structure(cfg, "Config", "", reflect.ValueOf(*config.Default()))
 	p.print("\n## A rule\n")
 	p.structure(cfg, "Rule", "rules[].", reflect.ValueOf(config.DefaultRule()))
+	p.print("\n## The scope of a rule\n")
+	p.structure(cfg, "Scope", "rules[].scope.", reflect.ValueOf(config.Scope{}))
+	p.structure(cfg, "Pods", "rules[].scope.pods.", reflect.ValueOf(config.Pods{}))
 	p.print("\n## The limit of a rule\n")
 	p.structure(cfg, "Limit", "rules[].limit.", reflect.ValueOf(config.DefaultRule().Limit))
 	p.params()
@@ -111,7 +114,7 @@ func (p *page) fields(s source, name string) []field {
 func (p *page) structure(s source, name, path string, defaults reflect.Value) {
 	fields := p.fields(s, name)
 	for _, f := range fields {
-		if f.key == "" || strings.HasPrefix(f.key, ",") {
+		if f.key == "" || f.key == "-" || strings.HasPrefix(f.key, ",") {
 			continue
 		}
 		p.print("\n### `%s%s`\n\n%s\n", path, f.key, keyNames(f.doc, fields...))

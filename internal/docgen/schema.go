@@ -43,7 +43,10 @@ func schemaPage(root string) (string, error) {
 	top["title"] = "headgate configuration"
 	top["$comment"] = "Written by go run ./internal/docgen. Do not edit."
 	rule := top["properties"].(schema)["rules"].(schema)["items"].(schema)
-	rule["anyOf"] = []schema{{"required": []string{"port"}}, {"required": []string{"ports"}}}
+	rule["anyOf"] = []schema{
+		{"required": []string{"port"}}, {"required": []string{"ports"}},
+		{"required": []string{"scope"}}, // of pods that say it themselves
+	}
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
@@ -141,7 +144,7 @@ func (p *page) descriptions() map[string]string {
 	docs := map[string]string{}
 	for typ, path := range map[string]string{
 		"Config": "", "Rule": "rules[].", "Limit": "rules[].limit.", "Hold": "rules[].hold.", "Pace": "rules[].pace.", "Ramp": "rules[].pace.warm_up.",
-		"PerSource": "rules[].per_source.", "Class": "rules[].classes[].",
+		"PerSource": "rules[].per_source.", "Scope": "rules[].scope.", "Pods": "rules[].scope.pods.", "Class": "rules[].classes[].",
 	} {
 		fields := p.fields(p.cfg, typ)
 		for _, f := range fields {

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -239,16 +238,6 @@ func awaitLeft(t *testing.T, a *agent.Agent, scope, reason string) {
 		}
 		return all, false
 	})
-}
-
-// openFiles counts the files of this process.
-func openFiles(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(all)
 }
 
 // setLimit sets a limit by hand.

@@ -201,6 +201,11 @@ var families = []family{
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.Shadowed, emit) },
 	},
 	{
+		name: "headgate_unprotected", kind: gauge,
+		help:    "Cgroups and pods that were found for a rule and are not protected; status says why.",
+		ofAgent: func(s *Snapshot, emit func(float64, string)) { emit(float64(len(s.Status.Unprotected)), "") },
+	},
+	{
 		name: "headgate_capability", kind: gauge, label: "name",
 		help: "1 when the kernel can do it, 0 when what needs it is off.",
 		ofAgent: func(s *Snapshot, emit func(float64, string)) {

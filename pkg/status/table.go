@@ -82,6 +82,18 @@ func (s *Status) Wrong() []string {
 	for _, o := range s.Shadowed {
 		wrong = append(wrong, fmt.Sprintf("program %d %s comes before ours at %s %s", o.ID, o.Name, o.Hook, o.At))
 	}
+	for i, u := range s.Unprotected {
+		const most = 3
+		if i == most {
+			wrong = append(wrong, fmt.Sprintf("and %d more are found and not protected", len(s.Unprotected)-most))
+			break
+		}
+		at := u.Scope
+		if u.Port != 0 {
+			at = fmt.Sprintf("port %d of %s", u.Port, u.Scope)
+		}
+		wrong = append(wrong, fmt.Sprintf("rule %s does not protect %s: %s", u.Rule, at, strings.ReplaceAll(u.Reason, "\n", "; ")))
+	}
 	var silent, watched, floored []string
 	for i := range s.Targets {
 		t := &s.Targets[i]
