@@ -180,6 +180,13 @@ func netnsOf(pid int) (uint64, error) {
 	return st.Ino, nil
 }
 
+// Allowed returns an error when the network namespaces of the processes of others
+// cannot be seen, as that of the first process shows.
+func Allowed() error {
+	_, err := netnsOf(1)
+	return err
+}
+
 // NetnsPath is where the network namespace of a process is.
 func NetnsPath(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 

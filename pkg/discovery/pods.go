@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"headgate/pkg/cgroup"
 	"headgate/pkg/config"
 	"headgate/pkg/kubernetes"
 )
@@ -69,8 +70,14 @@ func (l *look) pods(index int, r *config.Rule, add func(int, *config.Rule, confi
 	}
 }
 
-// Needs returns an error when a rule names pods in a way that cannot be known here.
+// Needs returns an error when rules name what cannot be known here: pods without an
+// API, or anything without the right to look for it.
 func Needs(rules []config.Rule, api func() (*kubernetes.API, error)) error {
+	if slices.ContainsFunc(rules, func(r config.Rule) bool { return r.Scope.Found() }) {
+		if err := cgroup.Allowed(); err != nil {
+			return err
+		}
+	}
 	if !slices.ContainsFunc(rules, func(r config.Rule) bool { return r.Scope.Pods.Given }) {
 		return nil
 	}
