@@ -172,19 +172,26 @@ func netnsOf(pid int) (uint64, error) {
 	switch {
 	case gone(err):
 		return 0, nil
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return 0, fmt.Errorf("the network namespace of process %d: %w: it takes CAP_SYS_PTRACE, which an agent gives up when no rule needs it as it starts: restart it", pid, err)
 	case err != nil:
 		return 0, fmt.Errorf("the network namespace of process %d: %w", pid, err)
 	}
 	return st.Ino, nil
 }
 
-// Allowed returns an error when the network namespaces of the processes of others
-// cannot be seen, as that of the first process shows.
+// errNotAllowed means that the processes of others are nobody's business here.
+var errNotAllowed = errors.New("to see which network namespace a process of others is in takes CAP_SYS_PTRACE, which an agent gives up when no rule needs it as it starts: restart it")
+
+// Allowed returns an error when the agent has not the right to see that.
 func Allowed() error {
-	_, err := netnsOf(1)
-	return err
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	if sets[0].Effective&(1<<unix.CAP_SYS_PTRACE) == 0 {
+		return errNotAllowed
+	}
+	return nil
 }
 
 // NetnsPath is where the network namespace of a process is.
