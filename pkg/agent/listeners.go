@@ -9,7 +9,8 @@ import (
 )
 
 // forgetAfter is how long a cgroup is timed on when no listener is seen in it:
-// connections may outlive their listener, and servers restart.
+// connections may outlive their listener, and servers restart. One that is gone is
+// forgotten at once.
 const forgetAfter = time.Minute
 
 // owner is a cgroup whose packets are timed.
@@ -26,7 +27,7 @@ func (a *Agent) watchAllListeners(now time.Duration) error {
 		}
 	}
 	for id, o := range a.owners {
-		if now-o.seen > forgetAfter {
+		if now-o.seen > forgetAfter || o.seen != now && !scope.IsCgroup(o.path, id) {
 			delete(a.owners, id)
 			errs = append(errs, a.gate.DetachService(id))
 		}

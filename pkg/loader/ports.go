@@ -87,6 +87,27 @@ func (t *portTable) add(key TargetKey, target uint32) error {
 	})
 }
 
+// sweep has searches end again at a place that was taken, and at those before it,
+// where nothing comes behind: else, as targets come and go, none would end early.
+func (t *portTable) sweep(place uint32) error {
+	last := t.m.MaxEntries() - 1
+	next, err := t.at((place + 1) & last)
+	if err != nil || next.Key != portFree {
+		return err
+	}
+	for range t.m.MaxEntries() {
+		p, err := t.at(place)
+		if err != nil || p.Key != portTaken {
+			return err
+		}
+		if err := t.m.Put(place, headgatePort{}); err != nil {
+			return err
+		}
+		place = (place - 1) & last
+	}
+	return nil
+}
+
 // remove takes a target out.
 func (t *portTable) remove(key TargetKey) error {
 	err := t.search(key.pack(), func(place uint32, p headgatePort) (bool, error) {
@@ -94,7 +115,10 @@ func (t *portTable) remove(key TargetKey) error {
 			return p.Key == portFree, nil
 		}
 		p.Key = portTaken
-		return true, t.m.Put(place, p)
+		if err := t.m.Put(place, p); err != nil {
+			return true, err
+		}
+		return true, t.sweep(place)
 	})
 	if errors.Is(err, ErrFull) {
 		return nil // it was not in it

@@ -79,6 +79,12 @@ func unescape(s string) string {
 	return b.String()
 }
 
+// IsCgroup says whether the cgroup at a path has that ID.
+func IsCgroup(path string, id uint64) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Ino == id
+}
+
 // CgroupPath returns the directory under the mount point root whose cgroup has
 // that ID, which is its inode number. [ErrNoCgroup] when it is gone.
 func CgroupPath(root string, id uint64) (string, error) {
