@@ -15,6 +15,9 @@ const (
 	settleStart  = 5 * time.Second
 	settleReload = 2 * time.Second
 
+	// atOnce is how many new targets one plan has more than the one before.
+	atOnce = 8
+
 	// tryAgain is how long something that could not be protected is let alone.
 	tryAgain = 10 * time.Second
 )
@@ -74,6 +77,10 @@ func (a *Agent) survey(cfg *config.Config, patience time.Duration) (plan, error)
 	now := time.Now()
 	a.failed = slices.DeleteFunc(a.failed, func(f failed) bool { return now.After(f.until) })
 	p := slices.DeleteFunc(planOf(cfg, r.Found), func(w wanted) bool {
+		if err := Lacking(w.Rule, a.gate.Capabilities()); w.found != nil && err != nil {
+			r.Left = append(r.Left, left(w, err))
+			return true
+		}
 		i := slices.IndexFunc(a.failed, func(f failed) bool { return f.same(w) })
 		if i >= 0 {
 			r.Left = append(r.Left, left(w, a.failed[i].err))
@@ -110,38 +117,44 @@ func (a *Agent) applyFound(cfg *config.Config, patience time.Duration) error {
 	if cfg == a.cfg && !a.moved() && slices.EqualFunc(p, a.plan, wanted.same) {
 		return nil
 	}
-	err = a.apply(p, cfg)
-	if err == nil || a.inForce(p) {
-		return err
-	}
-	isNew := func(w wanted) bool {
-		return w.found != nil && !slices.ContainsFunc(a.plan, w.at)
-	}
-	var all []wanted
+	var fresh []wanted
 	for _, w := range p {
-		if isNew(w) {
-			all = append(all, w)
+		if w.found != nil && !slices.ContainsFunc(a.plan, w.at) {
+			fresh = append(fresh, w)
 		}
 	}
-	if len(all) == 0 {
-		return err
-	}
-	bad := slices.Clone(all)
-	without := func() plan {
-		return slices.DeleteFunc(slices.Clone(p), func(w wanted) bool { return slices.ContainsFunc(bad, w.same) })
-	}
-	if err := a.apply(without(), cfg); err != nil {
-		return err
-	}
-	for _, w := range all {
-		bad = slices.DeleteFunc(bad, w.same)
-		q := without()
-		if err := a.apply(q, cfg); err != nil && !a.inForce(q) {
-			bad = append(bad, w)
-			a.failed = append(a.failed, failed{w, err, time.Now().Add(tryAgain)})
+	// Without those that are new, and then with some more each time: windows run
+	// in between.
+	step, without := len(fresh), fresh
+	if step > atOnce || len(fresh) == 0 {
+		step, err = atOnce, a.apply(p.without(without), cfg)
+		if err != nil {
+			return err
 		}
+	}
+	for len(without) > 0 {
+		n := min(step, len(without))
+		q := p.without(without[n:])
+		err := a.apply(q, cfg)
+		if err == nil || a.inForce(q) {
+			without = without[n:]
+			continue
+		}
+		if err := a.apply(p.without(without), cfg); err != nil {
+			return err // it is no fault of theirs
+		}
+		if n == 1 {
+			a.failed = append(a.failed, failed{without[0], err, time.Now().Add(tryAgain)})
+			p, without = p.without(without[:1]), without[1:]
+		}
+		step = 1
 	}
 	return nil
+}
+
+// without returns a plan without some of its targets.
+func (p plan) without(some []wanted) plan {
+	return slices.DeleteFunc(slices.Clone(p), func(w wanted) bool { return slices.ContainsFunc(some, w.at) })
 }
 
 // inForce says whether a plan is, whatever could not be taken away after it.

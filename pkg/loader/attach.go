@@ -86,9 +86,26 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	if g.links[name] != nil {
 		return nil
 	}
-	p, err := g.loadFor(ns, headgateProgHeadgateLookup)
+	p, err := g.LookupProgram(ns)
 	if err != nil {
 		return err
+	}
+	return g.AttachLookup(ns, p)
+}
+
+// LookupProgram loads what [Gate.AttachNetns] attaches. That takes the kernel tens
+// of milliseconds for each namespace, since the program is checked anew. It may be
+// called while other methods are.
+func (g *Gate) LookupProgram(ns *scope.Netns) (*ebpf.Program, error) {
+	return g.loadFor(ns, headgateProgHeadgateLookup)
+}
+
+// AttachLookup attaches a program of [Gate.LookupProgram], which it closes when it
+// is not needed or with an error.
+func (g *Gate) AttachLookup(ns *scope.Netns, p *ebpf.Program) (err error) {
+	name := fmt.Sprintf("%s_%d", HookLookup, ns.Cookie())
+	if g.links[name] != nil {
+		return p.Close()
 	}
 	a := &attached{
 		hook: HookLookup, prog: p, own: p,

@@ -103,9 +103,15 @@ func CgroupPath(root string, id uint64) (string, error) {
 			return nil
 		}
 		var st unix.Stat_t
-		if unix.Lstat(path, &st) == nil && st.Ino == id {
+		if unix.Lstat(path, &st) != nil {
+			return nil // as above
+		}
+		if st.Ino == id {
 			found = path
 			return fs.SkipAll
+		}
+		if st.Nlink == 2 { // no cgroup is below it: spare reading its many files
+			return fs.SkipDir
 		}
 		return nil
 	})
