@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -102,26 +103,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
 	}
-	serve := func() (stop func()) {
-		t.Helper()
-		dir, err := os.Open(unit.Path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer dir.Close()
-		spec := fmt.Sprintf(`{"protocol":"line","listen":[%q]}`, to)
-		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", lab.ServerVerb, spec)
-		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return func() { in.Close(); _ = cmd.Wait() }
-	}
-	stop := serve()
+	stop := serveHere(t, unit, to)
 	name := "cgroup:" + below(t, unit)
 	awaitScopes(t, a, name)
 	setLimit(t, a, name+"/"+strconv.Itoa(int(to.Port())), 1)
@@ -156,4 +138,70 @@ func TestCgroupOfTheHost(t *testing.T) {
 		defer c.Close()
 	}
 	awaitScopes(t, a)
+}
+
+// serveHere starts a server in this network namespace, in a cgroup.
+func serveHere(t *testing.T, group *lab.Cgroup, at netip.AddrPort) (stop func()) {
+	t.Helper()
+	dir, err := os.Open(group.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	spec := fmt.Sprintf(`{"protocol":"line","listen":[%q]}`, at)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", lab.ServerVerb, spec)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() { in.Close(); _ = cmd.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// A pod with hostNetwork has the port of the host that its server listens on.
+func TestPodOfTheHost(t *testing.T) {
+	srv := lab.ForTest(t, "srv").Host("srv")
+	api := serveAPI(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.MustParseAddrPort(free.Addr().String())
+	pod := apiPod{UID: newUID(), Namespace: "kube-system", Name: "proxy", Labels: map[string]string{"app": "proxy"}}
+	group := nestedCgroup(t, srv, containers["systemd, CRI-O"](pod.UID, "0"))
+	api.put("ADDED", pod)
+	r := podRule("proxy", "kube-system", "app=proxy", to.Port())
+	fixed(1)(&r)
+	a := start(t, rules(r))
+	stop := serveHere(t, group, netip.MustParseAddrPort("127.0.0.1:0"))
+	awaitScopes(t, a) // the pod is there, and the port is that of somebody else
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	serveHere(t, group, to)
+	awaitScopes(t, a, "pod:kube-system/proxy")
+	c, err := net.Dial("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c, err := net.Dial("tcp", to.String()); err == nil {
+		c.Close()
+		t.Error("admitted over the limit")
+	}
+	// A rule for the host comes first.
+	host := r
+	host.Name, host.Scope, host.Force = "host", config.Scope{}, true
+	reload(t, a, rules(r, host))
+	await(t, "all are those of the host", func() (any, bool) {
+		st := a.Status()
+		return st.Targets, len(st.Targets) == 1 && st.Targets[0].Rule == "host" && st.Targets[0].InFlight == 1
+	})
+	awaitLeft(t, a, "pod:kube-system/proxy", "rule host protects the port already")
 }

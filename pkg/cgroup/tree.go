@@ -44,7 +44,8 @@ func (t Tree) find(p Pattern, cgroup string, at []int, found *[]string) error {
 		}
 		child := path.Join(cgroup, name)
 		if ok { // it was not seen, but named
-			if _, err := os.Stat(t.dir(child)); err != nil {
+			var st unix.Stat_t
+			if err := unix.Stat(t.dir(child), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				continue
 			}
 		}
@@ -144,7 +145,7 @@ func firstOf(errs []error) error {
 
 // processes returns the processes in a cgroup itself.
 func (t Tree) processes(cgroup string) ([]int, error) {
-	text, err := os.ReadFile(filepath.Join(t.dir(cgroup), "cgroup.procs"))
+	text, err := readFile(filepath.Join(t.dir(cgroup), "cgroup.procs"))
 	switch {
 	case gone(err), errors.Is(err, unix.EOPNOTSUPP): // of a threaded one, those are in its parent
 		return nil, nil
@@ -163,6 +164,29 @@ func (t Tree) processes(cgroup string) ([]int, error) {
 		pids = append(pids, pid)
 	}
 	return pids, nil
+}
+
+// readFile is os.ReadFile without the runtime's poller, which would be told of each
+// file that could be waited for, as these can.
+func readFile(name string) ([]byte, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	text := make([]byte, 0, 4096)
+	for {
+		n, err := unix.Read(fd, text[len(text):cap(text)])
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return text, nil
+		default:
+			text = slices.Grow(text[:len(text)+n], 2048)
+		}
+	}
 }
 
 // netnsOf returns the network namespace of a process, 0 when it has none any more.
