@@ -1,0 +1,4 @@
+{{- define "headgate.labels" -}}
+app.kubernetes.io/name: headgate
+app.kubernetes.io/part-of: headgate
+{{- end }}
