@@ -126,6 +126,18 @@ install: build man ## Install under PREFIX (/usr/local); DESTDIR is put before i
 package: ## Build archives, deb and rpm for amd64 and arm64 into dist/, and their checksums
 	packaging/package $(VERSION) dist
 
+.PHONY: image
+image: ## Build the image for amd64 and arm64 into dist/, with what is in it (buildah, root)
+	packaging/image $(VERSION) dist
+
+.PHONY: test-image
+test-image: ## Run the image with no more than the manifests give it (root, buildah, runc)
+	HEADGATE_REQUIRE_ROOT=1 $(GO) -C packaging test -count 1 -v -run 'TestContainer|TestKustomize|TestChart' .
+
+.PHONY: release
+release: ## Build all of a release: packages, image, manifests, chart, checksums (root)
+	packaging/release $(VERSION) dist
+
 .PHONY: cleanup
 cleanup: build ## Take out of this host's kernel everything that headgate left there (root)
 	$(SUDO) bin/headgate cleanup

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
 // Options of [Open].
@@ -194,13 +196,34 @@ func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Pr
 // Capabilities returns what the running kernel can do, by name.
 func (g *Gate) Capabilities() map[Capability]bool { return g.able }
 
-// explain adds to a lack of rights what is needed, and to nothing else anything.
+// explain says of a lack of rights which is missing, and adds to nothing else
+// anything.
 func explain(err error) error {
-	if err != nil && errors.Is(err, unix.EPERM) {
-		// The libraries' text guesses at a limit of locked memory.
-		return fmt.Errorf("load the programs: %w: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON", unix.EPERM)
+	// EPERM is bpf(2)'s, EACCES the verifier's: of programs that are wrong, and of
+	// those that take CAP_PERFMON.
+	if err == nil || !errors.Is(err, os.ErrPermission) {
+		return err
 	}
-	return err
+	missing := lacking(cap.GetProc())
+	if len(missing) == 0 {
+		if !errors.Is(err, unix.EPERM) {
+			return err
+		}
+		// The libraries' text guesses at a limit of locked memory.
+		return fmt.Errorf("load the programs: %w: the capabilities that it takes are there, so something else forbids bpf(2), such as a seccomp profile or the kernel's lockdown", unix.EPERM)
+	}
+	return fmt.Errorf("load the programs: %w: run as root, or with %s, which this process has not", unix.EPERM, strings.Join(missing, " and "))
+}
+
+// lacking names those of the capabilities of every agent that a set has not got
+// in effect.
+func lacking(has *cap.Set) (names []string) {
+	for _, c := range []cap.Value{cap.BPF, cap.NET_ADMIN, cap.PERFMON} {
+		if there, err := has.GetFlag(cap.Effective, c); err == nil && !there {
+			names = append(names, strings.ToUpper(c.String()))
+		}
+	}
+	return names
 }
 
 // Fresh says whether nothing was taken over from a predecessor, or could be.
