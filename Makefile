@@ -103,9 +103,16 @@ verifier: ## Print what each BPF program costs the kernel's verifier, and compar
 	HEADGATE_REQUIRE_ROOT=1 $(GO) test -count 1 -v -run TestVerifierCost ./pkg/loader
 
 .PHONY: bench
-bench: ## Measure what headgate costs, in toggled pairs, and what a step of each algorithm takes (root)
-	$(GO) run ./bench
+bench: bench-cost ## Measure what headgate costs, and what a step of each algorithm takes (root)
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./pkg/...
+
+.PHONY: bench-cost
+bench-cost: ## Measure what headgate costs beside nft and HAProxy, in toggled pairs (root)
+	$(GO) run ./bench/cost
+
+.PHONY: bench-flashsale
+bench-flashsale: ## A sale begins and the database stalls: what is left, with six gates? (root)
+	$(GO) run ./bench/flashsale
 
 .PHONY: pictures
 pictures: build ## Draw the pictures of the documents anew, of real runs of a quarter of an hour (root)

@@ -33,10 +33,18 @@ func (b *bench) churn(ctx context.Context, r *Report) (err error) {
 	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
 		return fmt.Errorf("server that accepts and closes: %w", err)
 	}
-	ratios, err := b.toggle(ctx, "connects/s", 0.95, func(ctx context.Context) (float64, error) {
-		return b.perSecond(ctx, 8, b.connector)
-	})
-	r.Ratios = append(r.Ratios, ratios...)
+	measure := func(ctx context.Context) (float64, error) { return b.perSecond(ctx, 8, b.connector) }
+	const name = "connects/s"
+	subject, err := b.toggle(ctx, name, b.headgate(), 0.97, measure)
+	if err != nil {
+		return err
+	}
+	other, err := b.toggle(ctx, name, b.ctCount(), 0, measure)
+	if err != nil {
+		return err
+	}
+	control, err := b.noise(ctx, name, measure)
+	r.Ratios = append(r.Ratios, subject, other, control)
 	return err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -22,16 +23,33 @@ import (
 const clients = 16
 
 // keepAlive compares requests a second to nginx on connections that stay.
-func (b *bench) keepAlive(ctx context.Context, r *Report) error {
+func (b *bench) keepAlive(ctx context.Context, r *Report) (err error) {
 	srv, err := b.srv.StartNginx(ctx, lab.Nginx{Port: port})
 	if err != nil {
 		return err
 	}
 	defer srv.Stop()
-	ratios, err := b.toggle(ctx, "kept-alive requests/s", 0.98, func(ctx context.Context) (float64, error) {
-		return b.perSecond(ctx, clients, b.requester)
-	})
-	r.Ratios = append(r.Ratios, ratios...)
+	measure := func(ctx context.Context) (float64, error) {
+		return b.perSecond(ctx, clients, b.requester(port))
+	}
+	const name = "kept-alive requests/s"
+	subject, err := b.toggle(ctx, name, b.headgate(), 0.98, measure)
+	if err != nil {
+		return err
+	}
+	proxy, err := b.startHAProxy(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, proxy.stop()) }()
+	proxied := func() (float64, error) { return b.perSecond(ctx, clients, b.requester(proxyPort)) }
+	direct := func() (float64, error) { return measure(ctx) }
+	other, err := b.compare(name+", through / without HAProxy", 0, proxied, direct)
+	if err != nil {
+		return err
+	}
+	control, err := b.noise(ctx, name, measure)
+	r.Ratios = append(r.Ratios, subject, other, control)
 	return err
 }
 
@@ -55,8 +73,16 @@ func (b *bench) refusal(ctx context.Context, r *Report) error {
 		}
 	}
 	ratio, err := b.compare("refusals/s, full port / closed port", 0, refused(port), refused(port+1))
-	r.Ratios = append(r.Ratios, ratio)
-	return err
+	if err != nil {
+		return err
+	}
+	lower, err := b.nft(ctx, fmt.Sprintf("tcp dport %d reject with tcp reset", port+2))
+	if err != nil {
+		return err
+	}
+	other, err := b.compare("refusals/s, nft reject / closed port", 0, refused(port+2), refused(port+1))
+	r.Ratios = append(r.Ratios, ratio, other)
+	return errors.Join(err, lower())
 }
 
 // perSecond runs n workers for a phase and returns how often they did it a second.
@@ -120,30 +146,32 @@ func refusedOnce(to netip.Addr, port uint16) error {
 
 // requester makes requests on one connection, one after the other. nginx ends
 // a connection after so many of them; then there is a new one.
-func (b *bench) requester() (do func() error, done func(), err error) {
-	var c net.Conn
-	var in *bufio.Reader
-	reconnect := func() (err error) {
-		if c != nil {
-			c.Close()
+func (b *bench) requester(port uint16) func() (do func() error, done func(), err error) {
+	return func() (do func() error, done func(), err error) {
+		var c net.Conn
+		var in *bufio.Reader
+		reconnect := func() (err error) {
+			if c != nil {
+				c.Close()
+			}
+			c, err = net.Dial("tcp", netip.AddrPortFrom(b.srv.Addr4, port).String())
+			if err == nil {
+				in = bufio.NewReader(c)
+			}
+			return err
 		}
-		c, err = net.Dial("tcp", netip.AddrPortFrom(b.srv.Addr4, port).String())
-		if err == nil {
-			in = bufio.NewReader(c)
+		if err := reconnect(); err != nil {
+			return nil, nil, err
 		}
-		return err
+		request := []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
+		return func() error {
+			last, err := readResponse(c, in, request)
+			if err == nil && last {
+				err = reconnect()
+			}
+			return err
+		}, func() { c.Close() }, nil
 	}
-	if err := reconnect(); err != nil {
-		return nil, nil, err
-	}
-	request := []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
-	return func() error {
-		last, err := readResponse(c, in, request)
-		if err == nil && last {
-			err = reconnect()
-		}
-		return err
-	}, func() { c.Close() }, nil
 }
 
 // readResponse makes a request, and says whether the server closes after it.
@@ -160,12 +188,12 @@ func readResponse(c net.Conn, in *bufio.Reader, request []byte) (last bool, err 
 		if len(line) == 2 {
 			break
 		}
-		switch name, value, _ := strings.Cut(strings.TrimSpace(string(line)), ": "); name {
-		case "Content-Length":
+		switch name, value, _ := strings.Cut(strings.TrimSpace(string(line)), ": "); strings.ToLower(name) {
+		case "content-length":
 			if length, err = strconv.Atoi(value); err != nil {
 				return false, err
 			}
-		case "Connection":
+		case "connection":
 			last = value == "close"
 		}
 	}

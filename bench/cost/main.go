@@ -57,6 +57,8 @@ type Report struct {
 	Go       string    `json:"go"`
 	Programs []Program `json:"programs"`
 	Ratios   []Ratio   `json:"ratios"`
+
+	Agents []AgentCost `json:"agents"`
 }
 
 func run(ctx context.Context, short bool, out string) (err error) {
@@ -86,6 +88,7 @@ func run(ctx context.Context, short bool, out string) (err error) {
 		{"connect and close", b.churn},
 		{"requests on kept-alive connections", b.keepAlive},
 		{"time to a refusal", b.refusal},
+		{"the agent itself", b.agents},
 	} {
 		fmt.Fprintf(os.Stderr, "measuring: %s\n", m.name)
 		if err := m.run(ctx, &r); err != nil {
@@ -119,6 +122,15 @@ func (r Report) table(w io.Writer) error {
 	fmt.Fprintf(t, "ratio\tmedian\tquartiles\tpairs\tgoal\n")
 	for _, q := range r.Ratios {
 		fmt.Fprintf(t, "%s\t%.3f\t%.3f to %.3f\t%d\t%s\n", q.Name, q.Median, q.Lower, q.Upper, q.Pairs, goal(q.Goal, ">= %.2f"))
+	}
+	fmt.Fprintf(t, "\t\t\t\t\n")
+	fmt.Fprintf(t, "agent with targets\tof a core\tresident\t\tgoals\n")
+	for _, a := range r.Agents {
+		goals := ""
+		if a.CPUGoal > 0 {
+			goals = fmt.Sprintf("<= %.0f %%, <= %.0f MiB", 100*a.CPUGoal, a.RSSGoal)
+		}
+		fmt.Fprintf(t, "%d\t%.1f %%\t%.0f MiB\t\t%s\n", a.Targets, 100*a.CPU, a.ResidentM, goals)
 	}
 	return t.Flush()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -39,29 +40,31 @@ type Ratio struct {
 	Each   []float64 `json:"each"`
 }
 
-// toggle measures with and without headgate in turn and compares pair by
-// pair; every other pair is in the opposite order. A control of the same shape
-// that toggles nothing shows what the noise is.
-func (b *bench) toggle(ctx context.Context, name string, goal float64, measure func(context.Context) (float64, error)) ([]Ratio, error) {
+// subject is something whose cost is measured: raise puts it in place.
+type subject struct {
+	name  string
+	raise func(context.Context) (lower func() error, err error)
+}
+
+// toggle measures with and without a subject in turn and compares pair by
+// pair; every other pair is in the opposite order.
+func (b *bench) toggle(ctx context.Context, name string, s subject, goal float64, measure func(context.Context) (float64, error)) (Ratio, error) {
 	with := func() (float64, error) {
-		a, err := b.protect(60000)
+		lower, err := s.raise(ctx)
 		if err != nil {
-			return 0, err
+			return 0, fmt.Errorf("%s: %w", s.name, err)
 		}
 		v, err := measure(ctx)
-		if err != nil {
-			a.Remove()
-			return 0, err
-		}
-		return v, a.Remove()
+		return v, errors.Join(err, lower())
 	}
 	without := func() (float64, error) { return measure(ctx) }
-	subject, err := b.compare(name+", with / without headgate", goal, with, without)
-	if err != nil {
-		return nil, err
-	}
-	control, err := b.compare(name+", without / without (noise)", 0, without, without)
-	return []Ratio{subject, control}, err
+	return b.compare(name+", with / without "+s.name, goal, with, without)
+}
+
+// noise is a comparison of the same shape that toggles nothing.
+func (b *bench) noise(ctx context.Context, name string, measure func(context.Context) (float64, error)) (Ratio, error) {
+	without := func() (float64, error) { return measure(ctx) }
+	return b.compare(name+", without / without (noise)", 0, without, without)
 }
 
 func (b *bench) compare(name string, goal float64, x, y func() (float64, error)) (Ratio, error) {
@@ -103,6 +106,17 @@ func quantile(sorted []float64, q float64) float64 {
 		return sorted[len(sorted)-1]
 	}
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}
+
+// headgate is an agent with a fixed limit that nobody reaches.
+func (b *bench) headgate() subject {
+	return subject{"headgate", func(context.Context) (func() error, error) {
+		a, err := b.protect(60000)
+		if err != nil {
+			return nil, err
+		}
+		return a.Remove, nil
+	}}
 }
 
 // protect starts an agent with a fixed limit on the port.

@@ -54,7 +54,7 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 		return err
 	}
 	requesting := func() error {
-		_, err := b.perSecond(ctx, clients, b.requester)
+		_, err := b.perSecond(ctx, clients, b.requester(port))
 		return err
 	}
 	for _, job := range []struct {

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// AgentCost is what an agent takes that protects so many idle targets, with
+// windows of 100 ms.
+type AgentCost struct {
+	Targets   int     `json:"targets"`
+	CPU       float64 `json:"cpu_of_a_core"` // 0.02 is 2 % of one core
+	ResidentM float64 `json:"resident_mib"`
+	CPUGoal   float64 `json:"cpu_goal,omitempty"`
+	RSSGoal   float64 `json:"resident_goal_mib,omitempty"`
+}
+
+// agents measures the real program with more and more targets.
+func (b *bench) agents(ctx context.Context, r *Report) error {
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "headgate")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/agent").CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w: %s", err, out)
+	}
+	for _, n := range []int{1, 100, 1000} {
+		c, err := b.agentWith(ctx, program, dir, n)
+		if err != nil {
+			return fmt.Errorf("%d targets: %w", n, err)
+		}
+		if n == 1000 {
+			c.CPUGoal, c.RSSGoal = 0.02, 40
+		}
+		fmt.Fprintf(os.Stderr, "  %d targets: %.1f %% of a core, %.0f MiB\n", c.Targets, 100*c.CPU, c.ResidentM)
+		r.Agents = append(r.Agents, c)
+	}
+	return nil
+}
+
+func (b *bench) agentWith(ctx context.Context, program, dir string, targets int) (c AgentCost, err error) {
+	c.Targets = targets
+	ports := make([]string, targets)
+	for i := range ports {
+		ports[i] = strconv.Itoa(20000 + i)
+	}
+	file := filepath.Join(dir, "headgate.yaml")
+	text := fmt.Sprintf("rules:\n  - name: many\n    ports: [%s]\n", strings.Join(ports, ", "))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return c, err
+	}
+	cmd := b.srv.Command(ctx, program, "run", "-c", file, "--state", b.state, "--listen", "127.0.0.1:9464", "--log-level", "error")
+	if err := cmd.Start(); err != nil {
+		return c, err
+	}
+	defer func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		err = errors.Join(err, cmd.Wait())
+	}()
+	for end := time.Now().Add(20 * time.Second); !b.srv.Listens(9464); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			return c, errors.New("the agent does not listen")
+		}
+	}
+	time.Sleep(3 * time.Second) // what it does at its start is another matter
+	begin, at := time.Now(), time.Duration(0)
+	if at, err = cpuTime(cmd.Process.Pid); err != nil {
+		return c, err
+	}
+	time.Sleep(10 * b.phase)
+	end, err := cpuTime(cmd.Process.Pid)
+	if err != nil {
+		return c, err
+	}
+	c.CPU = (end - at).Seconds() / time.Since(begin).Seconds()
+	c.ResidentM, err = resident(cmd.Process.Pid)
+	return c, err
+}
+
+// cpuTime is what a process has used, of user and system, see proc(5).
+func cpuTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	var ticks int64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100, nil // USER_HZ
+}
+
+// resident is the resident set of a process, in MiB.
+func resident(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, errors.New("no VmRSS")
+}
