@@ -19,7 +19,7 @@ export CGO_ENABLED := 0
 
 # The tests of the kernel programs load the machine and measure time: one
 # package after the other. What they depend on is more than Go's cache sees.
-TESTFLAGS ?= -p 1 -count 1
+TESTFLAGS ?= -p 1 -count 1 -timeout 30m
 
 .PHONY: help
 help: ## Explain the targets
