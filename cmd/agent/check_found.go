@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long check waits for the Kubernetes API.
-const patience = 5 * time.Second
+const patience = 2 * time.Second
 
 func kubernetesAPI() (*kubernetes.API, error) { return kubernetes.FromEnvironment(getenv) }
 

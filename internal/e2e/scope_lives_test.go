@@ -217,7 +217,7 @@ func TestPodLives(t *testing.T) {
 		before = takeHoldings(t)
 		return before, before.targets == 0
 	})
-	for from := 0; from < lives; from += livesAtOnce {
+	for from := livesAtOnce; from < lives; from += livesAtOnce {
 		round(from, min(livesAtOnce, lives-from))
 	}
 	await(t, fmt.Sprintf("as before %d lives: %+v", lives, before), func() (any, bool) { return settled(before) })

@@ -145,7 +145,7 @@ func (f *Finder) Look(rules []config.Rule) Result {
 	for _, c := range claims {
 		ns, err := f.netns(c.netns)
 		if err != nil {
-			l.leave(c.rule, c.port, err.Error())
+			l.refused(c.rule, c.port, err)
 			continue
 		}
 		f.known[spot{c.rule.Scope, c.port}] = c.netns.Netns
@@ -207,6 +207,14 @@ type grouped struct {
 
 func (l *look) leave(r *config.Rule, port uint16, reason string) {
 	l.Left = append(l.Left, Left{Rule: r.Name, Scope: r.Scope.String(), Port: port, Reason: reason})
+}
+
+// refused notes that a namespace could not be looked into. If it is gone, that is
+// as it should be.
+func (l *look) refused(r *config.Rule, port uint16, err error) {
+	if !errors.Is(err, errGone) && !errors.Is(err, scope.ErrNoNetns) {
+		l.leave(r, port, err.Error())
+	}
 }
 
 // at is a port of a namespace.
@@ -296,9 +304,7 @@ func (l *look) claim(c *candidate, port uint16) (claim, bool) {
 		}
 		listens, owns, err := l.listening(p, port, c.group.IDs)
 		if err != nil {
-			if !errors.Is(err, errGone) && !errors.Is(err, scope.ErrNoNetns) {
-				l.leave(c.rule, port, err.Error())
-			}
+			l.refused(c.rule, port, err)
 			continue
 		}
 		switch {
