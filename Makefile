@@ -145,6 +145,20 @@ test-image: ## Run the image with no more than the manifests give it (root, buil
 release: ## Build all of a release: packages, image, manifests, chart, checksums (root)
 	packaging/release $(VERSION) dist
 
+.PHONY: testbed-deb
+testbed-deb:
+	packaging/package $(VERSION) dist $(shell $(GO) env GOARCH)
+	cp dist/headgate-$(VERSION:v%=%)-linux-$(shell $(GO) env GOARCH).deb dist/testbed.deb
+
+.PHONY: testbed
+testbed: testbed-deb ## Bring up three machines and run the testbed's scenario on them (vagrant)
+	vagrant up
+	ON_SERVER='vagrant ssh server -c' ON_CLIENT='vagrant ssh client -c' SERVER=192.168.77.10 testbed/scenario
+
+.PHONY: testbed-qemu
+testbed-qemu: testbed-deb ## The same in an emulated machine, with no Vagrant (root, debootstrap, qemu; ten minutes)
+	testbed/qemu dist/testbed.deb
+
 .PHONY: cleanup
 cleanup: build ## Take out of this host's kernel everything that headgate left there (root)
 	$(SUDO) bin/headgate cleanup
