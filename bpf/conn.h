@@ -231,7 +231,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 
 	sockops_key(ctx, target, &key);
 	origin_of(conf, target, key.remote, &o);
-	flood = flooded(st, now);
+	flood = flooded_lately(st, now);
 	conn_note_handshake(ctx, st, &key, now, flood);
 	cohort = cohort_of(conf, &key);
 	if (conf->flags & TARGET_PARTIES)

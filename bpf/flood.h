@@ -42,6 +42,12 @@ static __always_inline bool flooded(struct target_state *st, __u64 now)
 	return now < st->flood_until;
 }
 
+/* Whether it was when a handshake began that is over now: strangers came past uncounted. */
+static __always_inline bool flooded_lately(struct target_state *st, __u64 now)
+{
+	return st->flood_until && now < st->flood_until + RESERVATION_TTL;
+}
+
 /*
  * A decaying maximum: one distant client among 250 is still remembered. Two
  * CPUs may write at once, and one of the two handshakes goes unnoticed.

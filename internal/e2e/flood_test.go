@@ -315,6 +315,50 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 	k.empty(t, a)
 }
 
+// Strangers that were let through in flood mode are over the limit, too, when it
+// has ended before their handshakes did.
+func TestFloodEndsBeforeHandshakes(t *testing.T) {
+	const strangers = floodLimit + 30
+	delay := func(f *lab.Frame) {
+		if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
+			f.Delay(3800 * time.Millisecond)
+		}
+	}
+	l := lab.ForTest(t, "mid", "srv", "cli")
+	mid, srv := l.Host("mid"), l.Host("srv")
+	w, err := l.NewWire(srv, l.Host("cli"), delay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := mid.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
+		t.Fatal(err)
+	}
+	a := protect(t, srv, floodLimit)
+	k := keep(t, srv, "tcp", ":8080")
+	r := floodRig{srv: srv, foe: mid}
+	stop := r.flood(t, 2000)
+	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
+	stop()
+
+	c := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
+	awaitFor(t, 4*time.Second, "no flood", func() (any, bool) { st := target(a); return st, !st.Flood })
+	if n := connections(t, srv, port); n > 0 {
+		t.Fatalf("%d handshakes have ended before flood mode did: this shows nothing", n)
+	}
+	c.wait(t, patience)
+	await(t, "no more than the limit", func() (any, bool) {
+		st := target(a)
+		return st, st.InFlight == floodLimit && st.TrimmedTotal == strangers-floodLimit
+	})
+	c.close()
+	k.empty(t, a)
+}
+
 // Who waits goes on to do so in flood mode, if it is known; strangers do not wait.
 func TestFloodAndHolding(t *testing.T) {
 	r := newFloodRig(t, "1")
