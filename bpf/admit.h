@@ -224,7 +224,8 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 	if (err == -EEXIST)
 		return;
 	COUNT(key->target, pending_full);
-	flood_begin_full(key->target, st, now);
+	if (err == -E2BIG) /* not for a bucket that is locked by what this has interrupted */
+		flood_begin_full(key->target, st, now);
 }
 
 /* What comes of this SYN from now on is not another arrival. */

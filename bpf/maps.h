@@ -12,6 +12,7 @@
 
 #define TARGETS 64
 
+#define E2BIG 7
 #define EEXIST 17
 
 /* Which target a (namespace, port) is. A power of two, a quarter full at most. */
