@@ -149,8 +149,11 @@ __noinline int source_leave(__u64 party)
 		return 0;
 	was = __sync_fetch_and_add(word, -1);
 	empty = was & SOURCE_TAG;
-	if (was == (empty | 1) && __sync_val_compare_and_swap(word, empty, empty | SOURCE_GONE) == empty)
-		bpf_map_delete_elem(&source_counts, &key);
+	if (was != (empty | 1) || __sync_val_compare_and_swap(word, empty, empty | SOURCE_GONE) != empty)
+		return 0;
+	/* It may fail, where it has interrupted another change; then the next one that leaves tries again. */
+	if (bpf_map_delete_elem(&source_counts, &key))
+		__sync_val_compare_and_swap(word, empty | SOURCE_GONE, empty);
 	return 0;
 }
 
