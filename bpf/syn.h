@@ -68,8 +68,8 @@ static __always_inline bool syn_may_pass(struct target_conf *conf, struct target
 	return true;
 }
 
-/* Notes one that waits. Out of line, for the stack's sake. */
-static __noinline bool note_hold(struct target_conf *conf, struct pending_key *key, struct origin *o,
+/* Notes one that waits. An error, such as -EEXIST. Out of line, for the stack's sake. */
+static __noinline int note_hold(struct target_conf *conf, struct pending_key *key, struct origin *o,
 				 __u64 now, __u32 isn)
 {
 	struct hold h = {
@@ -80,7 +80,7 @@ static __noinline bool note_hold(struct target_conf *conf, struct pending_key *k
 		.party = o->party,
 	};
 
-	return !bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST);
+	return bpf_map_update_elem(&holds, key, &h, BPF_NOEXIST);
 }
 
 /*
@@ -120,12 +120,17 @@ static __always_inline enum verdict syn_arrives(struct target_conf *conf, struct
 	if (v == ADMIT) {
 		reserve(conf, st, key, now, PROVISIONAL_TTL, isn, o->party);
 	} else if (v == HOLD) {
-		if (!note_hold(conf, key, o, now, isn)) {
-			stop_waiting(target, st, o->party);
-			COUNT(target, hold_full);
-			return REJECT_LIMIT;
+		int err = note_hold(conf, key, o, now, isn);
+
+		if (!err) {
+			COUNT(target, held);
+			return HOLD;
 		}
-		COUNT(target, held);
+		stop_waiting(target, st, o->party);
+		if (err == -EEXIST)
+			return HOLD; /* the same on another CPU: it has its place */
+		COUNT(target, hold_full);
+		return REJECT_LIMIT;
 	}
 	return v;
 }
