@@ -53,7 +53,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	if (request_of(c) == REQUEST_BUSY)
 		request_finish(c); /* the next one is here */
 
-	c->cohort = conf->cohort_epoch;
+	cohort_enter(c, conf);
 	/* The agent counts who waits, and refuses, for it alone can. */
 	v = may_hold ? admit(key, conf, st, now, ~0U, &o) : REJECT_LIMIT;
 	if (v >= REJECT_PACE && try_wait(st, ~0U)) {

@@ -120,7 +120,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 		return CLAIM_GONE;
 	}
 	has_waited(c->target, st, party);
-	c->cohort = conf->cohort_epoch; /* admitted now, whenever it came */
+	cohort_enter(c, conf); /* admitted now, whenever it came */
 	COUNT(c->target, claimed);
 	COUNT(c->target, requests);
 	return CLAIM_OK;

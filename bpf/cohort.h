@@ -49,6 +49,13 @@ static __always_inline void cohort_join(struct conn *c, __u64 now)
 	c->joined = now;
 }
 
+/* A connection's next request is admitted now. The cohort that it is in yet it has to leave first. */
+static __always_inline void cohort_enter(struct conn *c, struct target_conf *conf)
+{
+	if (!c->joined)
+		c->cohort = conf->cohort_epoch;
+}
+
 static __always_inline void cohort_leave(struct conn *c, __u64 latency)
 {
 	__u64 joined = c->joined;
