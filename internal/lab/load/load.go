@@ -29,6 +29,11 @@ type Config struct {
 	// has to close the connection after its answer.
 	Request []byte
 
+	// Turns, where there are any, are what is said on each connection in place of
+	// Request, one after the other. The client closes after the last answer, which
+	// is when the request is answered.
+	Turns []Turn
+
 	// Timeout ends a request that has no full answer so long after its
 	// scheduled arrival. 0 means 2 s.
 	Timeout time.Duration
@@ -49,11 +54,11 @@ type Outcome uint8
 
 // The outcomes of a request.
 const (
-	Answered Outcome = iota // a whole response with a status of 2xx
+	Answered Outcome = iota // a whole response with a status of 2xx, or all turns
 	Refused                 // the connection was refused (ECONNREFUSED)
 	Reset                   // the connection was reset, or closed before a response
 	TimedOut                // no whole response within Timeout
-	Failed                  // a whole response with another status
+	Failed                  // a whole response with another status, or another answer
 	Unsent                  // too many outstanding, or no socket: the generator's fault
 	outcomes
 )
@@ -119,6 +124,8 @@ type request struct {
 	done      bool
 	head      [12]byte // "HTTP/1.1 200", as far as it has come
 	headLen   int
+	turn      int    // of the dialogue
+	tail      []byte // of the answer to it
 }
 
 func (r *request) status2xx() bool {
@@ -303,7 +310,7 @@ func (g *generator) step(r *request) {
 			return
 		}
 		// A fresh connection takes a whole request, or is none yet.
-		_, err = unix.Write(r.fd, g.cfg.Request)
+		_, err = unix.Write(r.fd, g.cfg.first())
 		if err == unix.EAGAIN || err == unix.ENOTCONN {
 			return
 		}
@@ -327,12 +334,17 @@ func (g *generator) read(r *request) {
 		case err != nil, n == 0 && r.headLen == 0:
 			g.end(r, Reset)
 			return
-		case n == 0 && r.status2xx():
+		case n == 0 && len(g.cfg.Turns) == 0 && r.status2xx():
 			g.end(r, Answered)
 			return
 		case n == 0:
 			g.end(r, Failed)
 			return
+		case len(g.cfg.Turns) > 0:
+			if g.hear(r, g.buf[:n]); r.done {
+				return
+			}
+			continue
 		}
 		r.headLen += copy(r.head[r.headLen:], g.buf[:n])
 	}
