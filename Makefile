@@ -114,6 +114,21 @@ bench-cost: ## Measure what headgate costs beside nft and HAProxy, in toggled pa
 bench-flashsale: ## A sale begins and the database stalls: what is left, with six gates? (root)
 	$(GO) run ./bench/flashsale
 
+# One part at a time: make bench-overload BENCHFLAGS='-only nginx'; or -short.
+BENCHFLAGS ?=
+
+.PHONY: bench-overload
+bench-overload: ## Overload nginx, PostgreSQL and redis, with several limiters in front, in 10 minutes (root)
+	$(GO) run ./bench/overload $(BENCHFLAGS)
+
+.PHONY: bench-exact
+bench-exact: ## Measure how well nft, HAProxy and headgate keep a limit (root)
+	$(GO) run ./bench/exact $(BENCHFLAGS)
+
+.PHONY: bench-check
+bench-check: ## Compare a few ratios with those under bench/results, in half a minute (root)
+	$(GO) run ./bench/overload -check
+
 .PHONY: pictures
 pictures: build ## Draw the pictures of the documents anew, of real runs of a quarter of an hour (root)
 	$(SUDO) bin/headgate demo -o json | $(GO) run ./tools/picture > docs/img/demo.png

@@ -242,17 +242,19 @@ func (r *floodRig) addresses() [2]netip.AddrPort {
 	return [2]netip.AddrPort{netip.AddrPortFrom(r.srv.Addr4, port), netip.AddrPortFrom(r.srv.Addr6, port)}
 }
 
-// newSlowFloodRig is a rig in which the server's answers take so long to its
-// clients. The flood comes from the hub, and what is sent back ends there.
-func newSlowFloodRig(t *testing.T, late time.Duration) (r *floodRig, server netip.AddrPort) {
-	t.Helper()
-	l := lab.ForTest(t, "mid", "srv", "cli")
-	r = &floodRig{srv: l.Host("srv"), cli: l.Host("cli"), foe: l.Host("mid")}
-	w, err := l.NewWire(r.srv, r.cli, func(f *lab.Frame) {
+// In flood mode strangers are counted when their handshake is complete. So many
+// as come at once over a long way are too many: those are ended at once, and the
+// limit holds again.
+func TestFloodTrimsOvershoot(t *testing.T) {
+	const strangers = 200
+	delay := func(f *lab.Frame) {
 		if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
-			f.Delay(late)
+			f.Delay(100 * time.Millisecond)
 		}
-	})
+	}
+	l := lab.ForTest(t, "mid", "srv", "cli")
+	mid, srv := l.Host("mid"), l.Host("srv")
+	w, err := l.NewWire(srv, l.Host("cli"), delay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,29 +263,22 @@ func newSlowFloodRig(t *testing.T, late time.Duration) (r *floodRig, server neti
 			t.Error(err)
 		}
 	})
-	if err := r.foe.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
+	// The flood comes from the hub, and what is sent back ends there.
+	if err := mid.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
 		t.Fatal(err)
 	}
-	return r, netip.AddrPortFrom(w.A.Addr4, port)
-}
-
-// In flood mode strangers are counted when their handshake is complete. So many
-// as come at once over a long way are too many: those are ended at once, and the
-// limit holds again.
-func TestFloodTrimsOvershoot(t *testing.T) {
-	const strangers = 200
-	r, server := newSlowFloodRig(t, 100*time.Millisecond)
-	a := protect(t, r.srv, floodLimit)
-	k := keep(t, r.srv, "tcp", ":8080")
+	a := protect(t, srv, floodLimit)
+	k := keep(t, srv, "tcp", ":8080")
+	r := floodRig{srv: srv, foe: mid}
 	stop := r.flood(t, 2000)
 	defer stop()
 	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
 
-	c := newCrowd(t, r.cli, server, strangers)
+	c := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
 	var first, last time.Time
 	most := 0
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		n := connections(t, r.srv, port)
+		n := connections(t, srv, port)
 		most = max(most, n)
 		switch {
 		case n <= floodLimit:
@@ -302,7 +297,7 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 		t.Errorf("over the limit for %v", last.Sub(first))
 	}
 	c.wait(t, patience)
-	if n := connections(t, r.srv, port); n != floodLimit {
+	if n := connections(t, srv, port); n != floodLimit {
 		t.Errorf("%d connections are left", n)
 	}
 	await(t, "the same in flight", func() (any, bool) { st := target(a); return st, st.InFlight == floodLimit })
@@ -311,7 +306,7 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 	}
 	// The same clients are known now: none is let in who is over the limit.
 	trimmed := target(a).TrimmedTotal
-	again := newCrowd(t, r.cli, server, strangers)
+	again := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
 	again.wait(t, patience)
 	if again.refused != strangers || target(a).TrimmedTotal != trimmed {
 		t.Errorf("%v; %d ended, before %d", again, target(a).TrimmedTotal, trimmed)
@@ -324,16 +319,35 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 // has ended before their handshakes did.
 func TestFloodEndsBeforeHandshakes(t *testing.T) {
 	const strangers = floodLimit + 30
-	r, server := newSlowFloodRig(t, 3800*time.Millisecond)
-	a := protect(t, r.srv, floodLimit)
-	k := keep(t, r.srv, "tcp", ":8080")
+	delay := func(f *lab.Frame) {
+		if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
+			f.Delay(3800 * time.Millisecond)
+		}
+	}
+	l := lab.ForTest(t, "mid", "srv", "cli")
+	mid, srv := l.Host("mid"), l.Host("srv")
+	w, err := l.NewWire(srv, l.Host("cli"), delay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := mid.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
+		t.Fatal(err)
+	}
+	a := protect(t, srv, floodLimit)
+	k := keep(t, srv, "tcp", ":8080")
+	r := floodRig{srv: srv, foe: mid}
 	stop := r.flood(t, 2000)
 	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
 	stop()
 
-	c := newCrowd(t, r.cli, server, strangers)
+	c := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
 	awaitFor(t, 4*time.Second, "no flood", func() (any, bool) { st := target(a); return st, !st.Flood })
-	if n := connections(t, r.srv, port); n > 0 {
+	if n := connections(t, srv, port); n > 0 {
 		t.Fatalf("%d handshakes have ended before flood mode did: this shows nothing", n)
 	}
 	c.wait(t, patience)

@@ -1,9 +1,11 @@
 package pace
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"headgate/pkg/scope"
@@ -12,8 +14,7 @@ import (
 // refuser shows clients inside a network namespace that they are not let in.
 type refuser struct {
 	raw4, raw6 int // -1: this kernel has no such protocol
-	destroyer  *scope.Destroyer
-	cannot     error // why there is none
+	diag       *nl.SocketHandle
 }
 
 func newRefuser(ns *scope.Netns) (_ *refuser, err error) {
@@ -38,16 +39,14 @@ func newRefuser(ns *scope.Netns) (_ *refuser, err error) {
 		} else if err != nil {
 			return fmt.Errorf("raw socket: %w", err)
 		}
+		s, err := nl.Subscribe(unix.NETLINK_INET_DIAG)
+		if err != nil {
+			return fmt.Errorf("inet_diag: %w", err)
+		}
+		r.diag = &nl.SocketHandle{Socket: s}
 		return nil
 	})
-	if err != nil {
-		return r, err
-	}
-	r.destroyer, r.cannot = ns.NewDestroyer()
-	if r.cannot != nil && !errors.Is(r.cannot, scope.ErrCannotDestroy) {
-		return r, r.cannot
-	}
-	return r, nil
+	return r, err
 }
 
 func (r *refuser) close() error {
@@ -57,8 +56,8 @@ func (r *refuser) close() error {
 			errs = append(errs, unix.Close(fd))
 		}
 	}
-	if r.destroyer != nil {
-		errs = append(errs, r.destroyer.Close())
+	if r.diag != nil {
+		r.diag.Close()
 	}
 	return errors.Join(errs...)
 }
@@ -99,10 +98,39 @@ func (r *refuser) reset(f Flow, syn Packet) (err error) {
 // destroy closes the server's end of a connection, which resets the client's.
 // It is no error when there is none any more.
 func (r *refuser) destroy(f Flow, device uint32) error {
-	if r.destroyer == nil {
-		return r.cannot
+	req := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: r.diag}
+	req.AddData(destroyRequest{f, device})
+	_, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("destroy the connection of %v: %w", f.Client, err)
 	}
-	return r.destroyer.Destroy(scope.Connection{
-		Client: f.Client, Server: f.Server, Device: device, Cookie: scope.AnyCookie,
-	})
+	return nil
+}
+
+// destroyRequest is struct inet_diag_req_v2 for one connection. An IPv4
+// connection of a dual-stack listener is found as IPv4.
+type destroyRequest struct {
+	Flow
+	device uint32 // a socket that is bound to one is found only with it
+}
+
+func (destroyRequest) Len() int { return 56 }
+
+func (d destroyRequest) Serialize() []byte {
+	b := make([]byte, d.Len())
+	b[0] = unix.AF_INET6
+	if d.Client.Addr().Is4() {
+		b[0] = unix.AF_INET
+	}
+	b[1] = unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(b[4:], ^uint32(0)) // in any state
+	binary.BigEndian.PutUint16(b[8:], d.Server.Port())
+	binary.BigEndian.PutUint16(b[10:], d.Client.Port())
+	copy(b[12:28], d.Server.Addr().AsSlice())
+	copy(b[28:44], d.Client.Addr().AsSlice())
+	binary.NativeEndian.PutUint32(b[44:], d.device)
+	// Any cookie.
+	binary.NativeEndian.PutUint64(b[48:], ^uint64(0))
+	return b
 }

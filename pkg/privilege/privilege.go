@@ -40,7 +40,7 @@ func Needed(cfg *config.Config) []cap.Value {
 
 // Drop gives up every capability but some, on all threads and for good: they are
 // taken out of the bounding set as far as may be, and no program that is begun
-// gets more. It returns what is left, which is less than keep when the process did
+// gets any. It returns what is left, which is less than keep when the process did
 // not have all of it.
 func Drop(keep []cap.Value) (left []cap.Value, err error) {
 	had := cap.GetProc()

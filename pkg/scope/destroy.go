@@ -21,11 +21,8 @@ const sockDestroy = 21
 type Connection struct {
 	Client, Server netip.AddrPort
 	Device         uint32 // what its socket is bound to, by interface index; 0: nothing
-	Cookie         uint64 // of its socket, so that no later one of the same addresses is meant; or AnyCookie
+	Cookie         uint64 // of its socket, so that no later one of the same addresses is meant
 }
-
-// AnyCookie means whichever socket has the addresses.
-const AnyCookie = ^uint64(0)
 
 // Destroyer ends TCP connections of one namespace: both sides see a reset. It
 // is safe for concurrent use.

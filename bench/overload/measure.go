@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"headgate/internal/lab"
+	"headgate/internal/lab/load"
+)
+
+// stage is where it is measured.
+type stage struct {
+	srv, cli *lab.Host
+	sources  []netip.Addr // of the clients
+	dir      string       // for files
+	state    string       // on a bpffs
+	plan     plan
+}
+
+// plan is how long things take.
+type plan struct {
+	lead, point    time.Duration // of a load: not looked at, and looked at
+	closed         time.Duration // of each measurement of the capacity
+	candidate      time.Duration
+	calm, step     time.Duration // of a step
+	steps          int
+	factors        []float64
+	onlyTheDefault bool // of headgate's algorithms
+}
+
+const patience = time.Second // of a client
+
+// full and short are the whole measurement and a first look.
+var (
+	full = plan{
+		lead: 300 * time.Millisecond, point: 2200 * time.Millisecond, closed: 600 * time.Millisecond,
+		candidate: time.Second, calm: 700 * time.Millisecond, step: 1300 * time.Millisecond, steps: 3,
+		factors: []float64{0.5, 1, 1.4, 2, 5, 10},
+	}
+	short = plan{
+		lead: 200 * time.Millisecond, point: 800 * time.Millisecond, closed: 200 * time.Millisecond,
+		candidate: 200 * time.Millisecond, calm: 400 * time.Millisecond, step: 800 * time.Millisecond, steps: 1,
+		factors: []float64{1, 2, 5}, onlyTheDefault: true,
+	}
+)
+
+func (s *stage) target(l limiter) netip.AddrPort {
+	if l.proxied {
+		return netip.AddrPortFrom(s.srv.Addr4, proxyPort)
+	}
+	return netip.AddrPortFrom(s.srv.Addr4, port)
+}
+
+// say is one exchange on a connection of its own.
+func (s *stage) say(ctx context.Context, to netip.AddrPort, turns []load.Turn) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	part := make([]byte, 4096)
+	for _, t := range turns {
+		if _, err := c.Write(t.Send); err != nil {
+			return err
+		}
+		var answer []byte
+		for len(answer) < len(t.Begin) || !t.Ends(answer) {
+			n, err := c.Read(part)
+			if answer = append(answer, part[:n]...); !t.Begins(answer) {
+				return fmt.Errorf("an answer that begins with %.60q", answer)
+			}
+			if err != nil && (err != io.EOF || !t.Ends(answer)) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// closed has so many clients that each wait for an answer before they ask
+// again, and returns what took how long.
+func (s *stage) closed(ctx context.Context, sub subject, clients int, d time.Duration) (took []time.Duration, perSecond float64, err error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for range clients {
+		wg.Go(func() {
+			failure := s.cli.Do(func() error {
+				for time.Since(begin) < d {
+					asked := time.Now()
+					if err := s.say(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub.turns); err != nil {
+						return err
+					}
+					mu.Lock()
+					took = append(took, time.Since(asked))
+					mu.Unlock()
+				}
+				return nil
+			})
+			mu.Lock()
+			err = errors.Join(err, failure)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	slices.Sort(took)
+	return took, float64(len(took)) / time.Since(begin).Seconds(), err
+}
+
+// calibrate measures what a server takes for one request, and carries.
+func (s *stage) calibrate(ctx context.Context, sub subject) (service time.Duration, capacity float64, err error) {
+	if err := s.calm(ctx, sub, time.Second); err != nil {
+		return 0, 0, err
+	}
+	for _, clients := range []int{1, 2, 4, 8, 16, 20, 24} {
+		took, rate, err := s.closed(ctx, sub, clients, s.plan.closed)
+		if err != nil {
+			return 0, 0, fmt.Errorf("measuring the capacity with %d clients: %w", clients, err)
+		}
+		if clients == 1 {
+			service = took[len(took)/2]
+		}
+		if capacity = max(capacity, rate); rate < 0.8*capacity {
+			break
+		}
+	}
+	return service, capacity, nil
+}
+
+// calm waits until a server answers as one that has nothing else to do, three
+// times in a row.
+func (s *stage) calm(ctx context.Context, sub subject, within time.Duration) error {
+	return s.cli.Do(func() error {
+		var last error
+		good := 0
+		for end := time.Now().Add(15 * time.Second); time.Now().Before(end); {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			asked := time.Now()
+			last = s.say(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub.turns)
+			if last != nil || time.Since(asked) > within {
+				good = 0
+				time.Sleep(20 * time.Millisecond)
+				continue
+			}
+			if good++; good == 3 {
+				return nil
+			}
+		}
+		return fmt.Errorf("the server does not come to rest: %w", last)
+	})
+}
+
+// send offers a load from outside, and returns what the clients got.
+func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals) (*load.Recorder, error) {
+	var rec load.Recorder
+	err := s.cli.Do(func() error {
+		return load.Run(ctx, load.Config{
+			Target: s.target(l), Arrivals: arrivals, Sources: s.sources, Turns: sub.turns,
+			Timeout: patience, MaxOutstanding: 16_000,
+		}, rec.Record)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if c := rec.Counts(); c.Unsent > 0 {
+		return nil, fmt.Errorf("the load generator did not keep up: %d requests were not sent", c.Unsent)
+	}
+	return &rec, nil
+}
+
+// offer measures one load, after a moment of it that is not looked at.
+func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64, d, bound time.Duration) (load.Summary, error) {
+	lead := min(s.plan.lead, d)
+	rec, err := s.send(ctx, l, sub, load.Poisson(uint64(rate), load.Step{Rate: rate, For: lead + d}))
+	if err != nil {
+		return load.Summary{}, err
+	}
+	return rec.Summarize(lead, lead+d, bound), nil
+}
+
+// search looks for the static limit with the most goodput at 1 and 2 times the
+// capacity together: powers of two, and then those half-way beside the best. Of
+// those within a per cent it takes the lowest.
+func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
+	l := limiters[slices.IndexFunc(limiters, func(l limiter) bool { return l.Name == static })]
+	try := func(limit int) (err error) {
+		if slices.ContainsFunc(out.Search, func(c Candidate) bool { return c.Limit == limit }) {
+			return nil
+		}
+		lower, err := l.raise(ctx, s, sub, limit, seconds(out.ServiceSeconds))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, lower()) }()
+		c := Candidate{Limit: limit}
+		for factor, goodput := range map[float64]*float64{1: &c.At1, 2: &c.At2} {
+			sum, err := s.offer(ctx, l, sub, factor*out.Capacity, s.plan.candidate, seconds(out.BoundSeconds))
+			if err != nil {
+				return err
+			}
+			*goodput = sum.Goodput()
+		}
+		out.Search = append(out.Search, c)
+		return nil
+	}
+	for limit := 1; limit <= 128; limit *= 2 {
+		if err := try(limit); err != nil {
+			return err
+		}
+	}
+	best := out.best()
+	for _, limit := range []int{best * 10 / 14, best * 14 / 10} {
+		if err := try(max(limit, 1)); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(out.Search, func(a, b Candidate) int { return a.Limit - b.Limit })
+	out.Static = out.best()
+	return nil
+}
+
+// best is the best limit that was tried.
+func (s Server) best() int {
+	var most float64
+	for _, c := range s.Search {
+		most = max(most, c.At1+c.At2)
+	}
+	best := 0
+	for _, c := range s.Search {
+		if c.At1+c.At2 >= 0.99*most && (best == 0 || c.Limit < best) {
+			best = c.Limit
+		}
+	}
+	return best
+}
+
+// settle steps from half the capacity to 1.4 times it, several times, and says
+// how long each took until goodput was 0.9 of want a second and p99 within the
+// bound, of all that arrived from then to the end of the step.
+func (s *stage) settle(ctx context.Context, l limiter, sub subject, out *Server, want float64) (all []float64, err error) {
+	var steps []load.Step
+	for range s.plan.steps {
+		steps = append(steps, load.Step{Rate: 0.5 * out.Capacity, For: s.plan.calm}, load.Step{Rate: 1.4 * out.Capacity, For: s.plan.step})
+	}
+	rec, err := s.send(ctx, l, sub, load.Poisson(7, steps...))
+	if err != nil {
+		return nil, err
+	}
+	bound := seconds(out.BoundSeconds)
+	for i := range s.plan.steps {
+		begin := time.Duration(i)*(s.plan.calm+s.plan.step) + s.plan.calm
+		all = append(all, settled(rec, begin, begin+s.plan.step, bound, want))
+	}
+	return all, nil
+}
+
+// resolution is how exactly the time of settling is known. Half of a step at
+// least has to be good.
+const resolution = 50 * time.Millisecond
+
+func settled(rec *load.Recorder, begin, end, bound time.Duration, want float64) float64 {
+	for from := begin; from <= begin+(end-begin)/2; from += resolution {
+		rest, next := rec.Summarize(from, end, bound), rec.Summarize(from, from+2*resolution, bound)
+		good := func(s load.Summary) bool { return s.Goodput() >= 0.9*want && s.P99Seconds <= bound.Seconds() }
+		if good(rest) && good(next) {
+			return (from - begin).Seconds()
+		}
+	}
+	return -1
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
