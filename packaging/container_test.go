@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -244,108 +245,17 @@ func (c *container) ready(t *testing.T, spec *corev1.Container) {
 	}
 }
 
-// image builds the image for this machine, checks what it says of itself, and
-// unpacks it.
-func image(t *testing.T) (rootfs string) {
-	t.Helper()
-	dir := t.TempDir()
-	run(t, "./image", "v0.0.1", dir, runtime.GOARCH)
-	archive := filepath.Join(dir, "headgate-0.0.1-image.tar")
-	info, err := os.Stat(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mb := float64(info.Size()) / 1e6; mb > 25 {
-		t.Errorf("the image has %.1f MB, more than 25", mb)
-	}
-	layout := filepath.Join(dir, "layout")
-	if err := os.Mkdir(layout, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "tar", "-C", layout, "-xf", archive)
-
-	type descriptor struct {
-		Digest   string
-		Platform struct{ Architecture, OS string }
-	}
-	get := func(name string, into any) {
-		t.Helper()
-		if err := json.Unmarshal([]byte(read(t, filepath.Join(layout, name))), into); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-	}
-	blob := func(d descriptor) string { return "blobs/" + strings.ReplaceAll(d.Digest, ":", "/") }
-	var index struct{ Manifests []descriptor }
-	get("index.json", &index)
-	get(blob(index.Manifests[0]), &index)
-	if len(index.Manifests) != 1 || index.Manifests[0].Platform.Architecture != runtime.GOARCH || index.Manifests[0].Platform.OS != "linux" {
-		t.Fatalf("manifests: %v", index)
-	}
-	var manifest struct {
-		Config descriptor
-		Layers []descriptor
-	}
-	get(blob(index.Manifests[0]), &manifest)
-	var config struct {
-		Architecture string
-		Config       struct {
-			Entrypoint []string
-			Labels     map[string]string
-		}
-	}
-	get(blob(manifest.Config), &config)
-	if config.Architecture != runtime.GOARCH || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/headgate"}) {
-		t.Errorf("configuration: %v", config)
-	}
-	labels := config.Config.Labels
-	for label, want := range map[string]string{
-		"title": "headgate", "version": "0.0.1", "licenses": "Apache-2.0 AND GPL-2.0-only",
-		"revision": strings.TrimSpace(run(t, "git", "rev-parse", "HEAD")),
-	} {
-		if got := labels["org.opencontainers.image."+label]; got != want {
-			t.Errorf("label %s: %q, want %q", label, got, want)
-		}
-	}
-
-	rootfs = filepath.Join(dir, "rootfs")
-	if err := os.Mkdir(rootfs, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range manifest.Layers {
-		run(t, "tar", "-C", rootfs, "-xzf", filepath.Join(layout, blob(l)))
-	}
-	var sbom struct {
-		BOMFormat string
-		Metadata  struct {
-			Component struct{ Name, Version string }
-		}
-		Components []struct{ Name, Version string }
-	}
-	text := read(t, filepath.Join(rootfs, "usr/share/sbom/headgate.cdx.json"))
-	if err := json.Unmarshal([]byte(text), &sbom); err != nil {
-		t.Fatal(err)
-	}
-	known := make(map[string]bool)
-	for _, c := range sbom.Components {
-		known[c.Name] = true
-	}
-	if sbom.BOMFormat != "CycloneDX" || sbom.Metadata.Component.Version != "v0.0.1" || !known["std"] {
-		t.Errorf("SBOM: %v, std %t", sbom.Metadata, known["std"])
-	}
-	for _, line := range strings.Split(run(t, "go", "version", "-m", filepath.Join(rootfs, "usr/bin/headgate")), "\n") {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "dep" && !known[f[1]] {
-			t.Errorf("SBOM: %s is in the binary and not in it", f[1])
-		}
-	}
-	return rootfs
+func TestContainer(t *testing.T) {
+	needRoot(t)
+	rootfs := image(t)
+	t.Run("node", func(t *testing.T) { containerOfNode(t, newNode(t, rootfs)) })
+	t.Run("pods", func(t *testing.T) { containerOfPods(t, newNode(t, rootfs)) })
 }
 
 // The image runs with what the manifests give it, protects a server of the node,
 // and takes out of the kernel what it has put there. Without any one of its
 // capabilities it says which is missing.
-func TestContainer(t *testing.T) {
-	needRoot(t)
-	n := newNode(t, image(t))
+func containerOfNode(t *testing.T, n *node) {
 	write(t, filepath.Join(n.config, "headgate.yaml"), `rules:
   - {name: web, port: 8080, limit: {algorithm: fixed, initial: 3}}
 `)
@@ -426,6 +336,96 @@ func TestContainer(t *testing.T) {
 			for _, c := range every {
 				if named := strings.Contains(said, "CAP_"+string(c)); named != (c == missing) {
 					t.Errorf("CAP_%s named: %t\n%s", c, named, said)
+				}
+			}
+		})
+	}
+}
+
+// A pod's process is found and its namespace entered with what the overlay for
+// pods adds, and not without.
+func containerOfPods(t *testing.T, n *node) {
+	hierarchy := "/sys/fs/cgroup"
+	if _, err := os.Stat(hierarchy + "/unified"); err == nil {
+		hierarchy += "/unified"
+	}
+	// The server of somebody else: another namespace, a cgroup of its own.
+	name := fmt.Sprintf("headgate-image-%d.scope", os.Getpid())
+	pod := *n
+	pod.netns += "-pod"
+	run(t, "ip", "netns", "add", pod.netns)
+	t.Cleanup(func() { run(t, "ip", "netns", "del", pod.netns) })
+	run(t, "ip", "-n", pod.netns, "link", "set", "lo", "up")
+	if err := os.Mkdir(filepath.Join(hierarchy, name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(filepath.Join(hierarchy, name)); err != nil {
+			t.Error(err)
+		}
+	})
+	// A socket's cgroup is the one that the process was in when it made it.
+	server := exec.Command("ip", "netns", "exec", pod.netns, "sh", "-c", "read go; exec busybox nc -ll -p 8080 -e cat")
+	stdin, err := server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(hierarchy, name, "cgroup.procs"), strconv.Itoa(server.Process.Pid))
+	if _, err := io.WriteString(stdin, "go\n"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(filepath.Join(hierarchy, name, "cgroup.kill"), []byte("1"), 0o644); err != nil {
+			t.Error(err)
+		}
+		_ = server.Wait()
+		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			if procs, err := os.ReadFile(filepath.Join(hierarchy, name, "cgroup.procs")); err != nil || len(procs) == 0 {
+				return
+			}
+		}
+	})
+	write(t, filepath.Join(n.config, "headgate.yaml"), `rules:
+  - {name: web, port: 8080, limit: {algorithm: fixed, initial: 3}, scope: {cgroup: 'headgate-image-*.scope'}}
+`)
+	agent := kustomize(t, "kubernetes/overlays/pods")["DaemonSet/headgate"].(*appsv1.DaemonSet).Spec.Template.Spec
+	// protected says whether the limit is in force within so long.
+	protected := func(t *testing.T, c *container, within time.Duration) bool {
+		t.Helper()
+		for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			out, err := exec.Command("runc", "--root", n.runc, "exec", c.id, "/usr/bin/headgate", "status", "-o", "json").CombinedOutput()
+			if err == nil && strings.Contains(string(out), name) {
+				return true
+			}
+		}
+		return false
+	}
+	c := n.start(t, &agent)
+	c.ready(t, &agent.Containers[0])
+	if !protected(t, c, 10*time.Second) {
+		t.Fatal("the server is not found")
+	}
+	if got := admitted(t, &pod, 5); got != 3 {
+		t.Errorf("of 5 connections %d were let in, want 3", got)
+	}
+	c.stop(t)
+	remove := kustomize(t, "kubernetes/remove")["Job/headgate-remove"].(*batchv1.Job).Spec.Template.Spec
+	if said, err := n.start(t, &remove).wait(t); err != nil {
+		t.Fatalf("remove: %v\n%s", err, said)
+	}
+	for _, missing := range []corev1.Capability{"SYS_ADMIN", "SYS_PTRACE"} {
+		t.Run("without "+string(missing), func(t *testing.T) {
+			less := agent.DeepCopy()
+			caps := less.Containers[0].SecurityContext.Capabilities
+			caps.Add = slices.DeleteFunc(caps.Add, func(c corev1.Capability) bool { return c == missing })
+			c := n.start(t, less)
+			said := ""
+			for deadline := time.Now().Add(10 * time.Second); !strings.Contains(said, "CAP_"+string(missing)); time.Sleep(50 * time.Millisecond) {
+				if said = read(t, c.log); time.Now().After(deadline) {
+					t.Fatal("it does not say what is missing")
 				}
 			}
 		})
