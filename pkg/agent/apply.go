@@ -176,8 +176,9 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	return nil
 }
 
-// unbuild takes away again what build has made. At a start that is for
-// [loader.Gate.Abandon], which knows what a predecessor has left.
+// unbuild takes away again what build has made. At a start most of that is for
+// [loader.Gate.Abandon], which knows what a predecessor has left; but what is
+// attached to a namespace has to be let go before its file is closed.
 func (a *Agent) unbuild(d *difference) error {
 	var errs []error
 	for _, p := range d.places {
@@ -185,19 +186,21 @@ func (a *Agent) unbuild(d *difference) error {
 			errs = append(errs, p.begun.undo())
 		}
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	release := a.gate.ReleaseNetns
 	if a.running() {
-		a.mu.Lock()
+		release = a.gate.DetachNetns
 		for _, t := range d.added {
 			if !t.known {
 				errs = append(errs, a.gate.Retire(t.key))
 			}
 		}
-		for _, p := range d.places {
-			if p.opened {
-				errs = append(errs, a.gate.DetachNetns(p.netns.Cookie()))
-			}
+	}
+	for _, p := range d.places {
+		if p.opened {
+			errs = append(errs, release(p.netns.Cookie()))
 		}
-		a.mu.Unlock()
 	}
 	return errors.Join(append(errs, d.forget())...)
 }

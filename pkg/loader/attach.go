@@ -125,6 +125,20 @@ func (g *Gate) DetachNetns(cookie uint64) error {
 	return g.detach(fmt.Sprintf("%s_%d", HookLookup, cookie))
 }
 
+// ReleaseNetns takes back [Gate.AttachNetns], before a start that is tried again:
+// what this agent attached is detached, and what it took over is left to the next
+// that does.
+func (g *Gate) ReleaseNetns(cookie uint64) error {
+	name := fmt.Sprintf("%s_%d", HookLookup, cookie)
+	a := g.links[name]
+	if a == nil || a.fresh {
+		return g.detach(name)
+	}
+	delete(g.links, name)
+	a.close()
+	return nil
+}
+
 // loadFor loads a copy of a program for a network namespace.
 func (g *Gate) loadFor(ns *scope.Netns, name string) (*ebpf.Program, error) {
 	return g.load(name, func(spec *ebpf.CollectionSpec) error {

@@ -264,6 +264,38 @@ func TestAbandon(t *testing.T) {
 	s.wantAttached("removed")
 }
 
+// A start that is tried again finds the namespace as the start before did.
+func TestReleaseNetns(t *testing.T) {
+	s := newSite(t)
+	dir := stateOf(t)
+	first := open(t, Options{Dir: dir})
+	s.attach(first)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g := open(t, Options{Dir: dir})
+	s.attach(g)
+	if err := g.ReleaseNetns(s.netns.Cookie()); err != nil {
+		t.Error(err)
+	}
+	s.wantAttached("taken over, and released", allPrograms...)
+	s.attach(g)
+	s.wantAttached("attached again", allPrograms...)
+	if err := g.DetachNetns(s.netns.Cookie()); err != nil {
+		t.Error(err)
+	}
+	without := slices.DeleteFunc(slices.Clone(allPrograms), func(p string) bool { return p == headgateProgHeadgateLookup })
+	s.wantAttached("detached", without...)
+	s.attach(g)
+	if err := g.ReleaseNetns(s.netns.Cookie()); err != nil {
+		t.Error(err)
+	}
+	s.wantAttached("made by this one, and released", without...)
+	if err := errors.Join(g.ReleaseNetns(s.netns.Cookie()), g.Remove()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAttachFails(t *testing.T) {
 	s := newSite(t)
 	g := openForTest(t)
