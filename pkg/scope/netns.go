@@ -108,8 +108,9 @@ func (ns *Netns) Clone() (*Netns, error) {
 	return &Netns{file: os.NewFile(uintptr(fd), ns.file.Name()), cookie: ns.cookie, own: ns.own}, nil
 }
 
-// FindNetns opens the namespace with that cookie, if it is that of the process
-// or has a name under /run/netns. [ErrNoNetns] when it is not.
+// FindNetns opens the namespace with that cookie, if it is that of the process,
+// has a name under /run/netns, or is that of any process that can be seen.
+// [ErrNoNetns] when it is not.
 func FindNetns(cookie uint64) (*Netns, error) {
 	names := []string{""}
 	entries, err := os.ReadDir(netnsDir)
@@ -119,7 +120,17 @@ func FindNetns(cookie uint64) (*Netns, error) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	for _, name := range names {
+	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("find a network namespace: %w", err)
+	}
+	seen := make(map[uint64]bool)
+	for _, name := range append(names, processes...) {
+		inode, err := Inode(name)
+		if err != nil || seen[inode] {
+			continue
+		}
+		seen[inode] = true
 		ns, err := OpenNetns(name)
 		if err != nil {
 			continue // no namespace, or gone since

@@ -2,9 +2,13 @@ package scope_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
+	"syscall"
 	"testing"
 
 	"headgate/internal/lab"
@@ -95,5 +99,39 @@ func TestNetnsDo(t *testing.T) {
 	closed.Close()
 	if err := closed.Do(func() error { return nil }); err == nil {
 		t.Error("a closed namespace can be entered")
+	}
+}
+
+// A namespace without a name, such as that of a container, is found by its processes.
+func TestFindNetnsOfProcess(t *testing.T) {
+	lab.NeedRoot(t)
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(end)
+	its, err := scope.OpenNetns(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookie := its.Cookie()
+	if err := its.Close(); err != nil {
+		t.Fatal(err)
+	}
+	found, err := scope.FindNetns(cookie)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := found.Close(); err != nil || found.Cookie() != cookie {
+		t.Errorf("found %d, want %d; %v", found.Cookie(), cookie, err)
+	}
+	end()
+	if ns, err := scope.FindNetns(cookie); !errors.Is(err, scope.ErrNoNetns) {
+		t.Errorf("a namespace that is gone: %v, %v", ns, err)
 	}
 }
