@@ -148,6 +148,7 @@ static __always_inline void conn_exempt(struct tcp_sock *tp)
 	if (__sync_lock_test_and_set(&c->counted, 0)) {
 		conn_leave(c);
 		conn_wake(c);
+		cohort_leave(c, bpf_ktime_get_ns() - c->joined);
 		if (c->per_request)
 			request_finish(c);
 	}
