@@ -12,7 +12,7 @@ import (
 // The names of the limiters that others are compared with.
 const (
 	noLimiter = "no limiter"
-	static    = "best static limit"
+	static    = "headgate fixed"
 	guarded   = "headgate guarded"
 )
 
@@ -37,7 +37,7 @@ var limiters = []limiter{
 		},
 	},
 	{
-		Name: static, says: func(n int) string { return fmt.Sprintf("headgate fixed, %d", n) },
+		Name: static, says: func(n int) string { return fmt.Sprintf("the best static limit, %d", n) },
 		raise: func(_ context.Context, s *stage, _ subject, limit int, _ time.Duration) (gate.Lower, error) {
 			return headgate(s, gate.Fixed(limit))
 		},

@@ -221,19 +221,19 @@ func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
 			return err
 		}
 	}
-	best := out.best()
+	best := out.bestLimit()
 	for _, limit := range []int{best * 10 / 14, best * 14 / 10} {
 		if err := try(max(limit, 1)); err != nil {
 			return err
 		}
 	}
 	slices.SortFunc(out.Search, func(a, b Candidate) int { return a.Limit - b.Limit })
-	out.Static = out.best()
+	out.Static = out.bestLimit()
 	return nil
 }
 
-// best is the best limit that was tried.
-func (s Server) best() int {
+// bestLimit is the best limit that was tried.
+func (s Server) bestLimit() int {
 	var most float64
 	for _, c := range s.Search {
 		most = max(most, c.At1+c.At2)

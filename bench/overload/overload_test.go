@@ -43,10 +43,10 @@ func TestSettled(t *testing.T) {
 
 func TestBest(t *testing.T) {
 	s := Server{Search: []Candidate{{1, 100, 100}, {16, 400, 396}, {23, 400, 398}, {32, 395, 300}}}
-	if got := s.best(); got != 16 {
+	if got := s.bestLimit(); got != 16 {
 		t.Errorf("best limit %d, want the lowest of those within a per cent", got)
 	}
-	if got := (Server{}).best(); got != 0 {
+	if got := (Server{}).bestLimit(); got != 0 {
 		t.Errorf("best of none: %d", got)
 	}
 }

@@ -91,6 +91,21 @@ func (s Server) relative(l Limiter, to string, factor float64) (float64, bool) {
 	return mine.Goodput() / theirs.Goodput(), true
 }
 
+// best returns the most goodput at a load with a limit that never changes:
+// headgate's, nft's or HAProxy's, which are set to the same number.
+func (s Server) best(factor float64) (most Point, with string) {
+	for _, name := range []string{static, "nft", "HAProxy"} {
+		l := s.limiter(name)
+		if l == nil {
+			continue
+		}
+		if p, ok := l.at(factor); ok && p.Goodput() > most.Goodput() {
+			most, with = p, name
+		}
+	}
+	return most, with
+}
+
 // put adds the results of a server in place of earlier ones, in the order in
 // which they are measured.
 func (r *Report) put(s Server) {

@@ -19,7 +19,7 @@ func (r Report) markdown(w io.Writer) error {
 
 func (s Server) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "### %s\n\n", s.Name)
-	fmt.Fprintf(b, "%s: %s. It carries %.0f a second; one alone takes %.1f ms, so that an answer\nwithin %.0f ms is good. Best static limit: %d. Measured %s.\n\n",
+	fmt.Fprintf(b, "%s: %s. It carries\n%.0f a second; one alone takes %.1f ms, so that an answer within %.0f ms is good. Best\nstatic limit: %d. Measured %s.\n\n",
 		s.Name, s.Says, s.Capacity, 1e3*s.ServiceSeconds, 1e3*s.BoundSeconds, s.Static, s.Machine.Date)
 	var factors []float64
 	for _, p := range s.Limiters[0].Points {
@@ -32,19 +32,20 @@ func (s Server) markdown(b *strings.Builder) {
 		}
 		b.WriteByte('\n')
 	}
-	row("goodput as a part of the best static limit's", func(f float64) string { return fmt.Sprintf("%gx", f) })
+	row("goodput, as a part of the best with a static limit", func(f float64) string { return fmt.Sprintf("%gx", f) })
 	fmt.Fprintf(b, "|---|%s\n", strings.Repeat("---|", len(factors)))
+	row("the best with a static limit", func(f float64) string {
+		p, with := s.best(f)
+		return fmt.Sprintf("%.0f/s, %s", p.Goodput(), strings.TrimPrefix(with, "headgate "))
+	})
 	for _, l := range s.Limiters {
 		row(l.Name, func(f float64) string {
-			if l.Name == static {
-				p, _ := l.at(f)
-				return fmt.Sprintf("%.0f/s", p.Goodput())
-			}
-			q, ok := s.relative(l, static, f)
-			if !ok {
+			mine, ok := l.at(f)
+			best, _ := s.best(f)
+			if !ok || best.Good == 0 {
 				return ""
 			}
-			return fmt.Sprintf("%.2f", q)
+			return fmt.Sprintf("%.2f", mine.Goodput()/best.Goodput())
 		})
 	}
 	b.WriteByte('\n')
