@@ -11,12 +11,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"headgate/pkg/agent"
 	"headgate/pkg/api"
 	"headgate/pkg/config"
 	"headgate/pkg/discovery"
 	"headgate/pkg/loader"
+	"headgate/pkg/privilege"
 	"headgate/pkg/scope"
 )
 
@@ -95,7 +97,7 @@ func check(cfg *config.Config, out io.Writer) error {
 		p.printf("  port %d in %s, rule %s: %ss, %s, %s, signal %s\n",
 			t.Port, t.Rule.Scope, t.Rule.Name, t.Rule.Unit, t.Rule.Limit.Algorithm, t.Rule.Mode, t.Rule.Signal)
 	}
-	p.printf("needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON%s\n", more(cfg))
+	p.printf("needs %s\n", rights(cfg))
 	p.printf("state in %s; status, metrics and health on %s\n", cfg.State, cfg.Listen)
 	found.notes(p)
 	for _, at := range places {
@@ -111,18 +113,22 @@ func check(cfg *config.Config, out io.Writer) error {
 	return p.err
 }
 
-// more is what else an agent has to be allowed to do.
-func more(cfg *config.Config) string {
-	text := ""
-	for _, r := range cfg.Rules {
-		if r.Scope.Found() {
-			return ", and CAP_SYS_ADMIN and CAP_SYS_PTRACE to find and enter the network namespaces of others"
-		}
-		if r.Scope.Netns != "" {
-			text = ", and CAP_SYS_ADMIN for other network namespaces"
-		}
+// rights is what an agent has to be allowed to do: what it keeps as it runs.
+func rights(cfg *config.Config) string {
+	purposes := map[cap.Value]string{
+		cap.NET_RAW:    "to answer clients that are held or dropped",
+		cap.SYS_ADMIN:  "to enter other network namespaces",
+		cap.SYS_PTRACE: "to find those of the processes of others",
 	}
-	return text
+	var all []string
+	for _, c := range privilege.Needed(cfg) {
+		text := strings.ToUpper(c.String())
+		if purpose, more := purposes[c]; more {
+			text += " (" + purpose + ")"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
 }
 
 // place is a network namespace with protected ports.

@@ -45,7 +45,7 @@ func TestCheckLooksForWhatComesAndGoes(t *testing.T) {
 		"  network namespace " + web + ": admit: port 8080 (sk_lookup)\n",
 		"  cgroup " + group.Path + ": time requests: port 8080 (cgroup_skb)\n",
 		"  port 8080 in " + web + ", rule web: connections, ",
-		"needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, and CAP_SYS_ADMIN and CAP_SYS_PTRACE to find and enter the network namespaces of others\n",
+		"needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN (to enter other network namespaces), CAP_SYS_PTRACE (to find those of the processes of others)\n",
 		"note: rule none finds nothing in cgroup:" + top + "/none now; what comes is protected within 2 seconds\n",
 		"note: rule again would not protect port 8080 in " + web + ": rule web protects the port already",
 	} {

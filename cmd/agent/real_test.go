@@ -288,7 +288,7 @@ rules:
 		"  packet filter of " + ns + ": queue what has to wait (prerouting)\n",
 		": time requests: port 8080 (cgroup_skb)\n",
 		"  port 5432 in " + ns + ", rule db: requests, fixed, enforce, signal service\n",
-		"needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, and CAP_SYS_ADMIN for other network namespaces\n",
+		"needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_NET_RAW (to answer clients that are held or dropped), CAP_SYS_ADMIN (to enter other network namespaces)\n",
 		"note: nobody listens on port 8443, 5432 in " + ns,
 	} {
 		if !strings.Contains(out, want) {

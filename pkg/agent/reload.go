@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"headgate/pkg/config"
 	"headgate/pkg/discovery"
 	"headgate/pkg/events"
@@ -33,6 +35,9 @@ func (a *Agent) Reload(load func() (*config.Config, error)) error {
 	}
 	if err == nil {
 		err = a.applyFound(cfg, settleReload)
+	}
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("%w (an agent that runs has given up the rights that no rule needed as it started: restart it, with --keep to keep the counts)", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -203,7 +203,7 @@ func netnsOf(pid int) (uint64, error) {
 }
 
 // errNotAllowed means that the processes of others are nobody's business here.
-var errNotAllowed = errors.New("to see which network namespace a process of others is in takes CAP_SYS_PTRACE, which an agent gives up when no rule needs it as it starts: restart it")
+var errNotAllowed = fmt.Errorf("%w: to see which network namespace a process of others is in takes CAP_SYS_PTRACE", unix.EPERM)
 
 // Allowed returns an error when the agent has not the right to see that.
 func Allowed() error {

@@ -28,7 +28,7 @@ func newRefuser(ns *scope.Netns) (_ *refuser, err error) {
 		// IPPROTO_RAW: the packet comes with its IP header.
 		r.raw4, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w: to hold takes CAP_NET_RAW, which an agent gives up when no rule needs it as it starts: restart it", err)
+			err = fmt.Errorf("%w: to hold or drop takes CAP_NET_RAW", err)
 		}
 		if err != nil {
 			return fmt.Errorf("raw socket: %w", err)

@@ -171,7 +171,7 @@ func (ns *Netns) Do(f func() error) error {
 		runtime.LockOSThread()
 		err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET)
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w: it takes CAP_SYS_ADMIN, which an agent gives up when no rule needs it as it starts: restart it", err)
+			err = fmt.Errorf("%w: it takes CAP_SYS_ADMIN", err)
 		}
 		if err != nil {
 			done <- fmt.Errorf("enter network namespace: %w", err)
