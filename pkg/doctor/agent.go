@@ -43,6 +43,9 @@ func (e *examination) running(st *status.Status) {
 	for _, t := range st.Troubles {
 		e.add(about, Trouble, "see its log", "%s: %s", t.Hook, t.Trouble)
 	}
+	if failed := st.Reload.Failure(); failed != "" {
+		e.add("reload", Trouble, "correct it until headgate check is content; it is read again when it changes", "%s", failed)
+	}
 	switch {
 	case st.LeaseAgeSeconds > st.LeaseSeconds:
 		if len(st.Problems) == 0 {

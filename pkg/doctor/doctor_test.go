@@ -93,7 +93,10 @@ func TestAgent(t *testing.T) {
 		"well":        {with(func(*status.Status) {}), "agent", OK, "protects 1 targets; its lease of 3 s was renewed 0.1 s ago", ""},
 		"no listener": {with(func(s *status.Status) { s.Targets[0].Listening = false }), "listeners", Warning, "nobody listens on port 8080", "start the server"},
 		"stale":       {with(func(s *status.Status) { s.LeaseAgeSeconds = 7 }), "agent", Trouble, "not renewed for 7.0 s", "log"},
-		"problem":     {with(func(s *status.Status) { s.Problems = []string{"it is stuck"} }), "agent", Trouble, "it is stuck", "log"},
+		"reload": {with(func(s *status.Status) {
+			s.Reload = &status.Reload{SecondsAgo: 65, Error: "/etc/h.yaml:3:5: unknown key\n  3 | prot: 8080"}
+		}), "reload", Trouble, "not reloaded 1m5s ago, the configuration before stays in force: /etc/h.yaml:3:5: unknown key", "headgate check"},
+		"problem": {with(func(s *status.Status) { s.Problems = []string{"it is stuck"} }), "agent", Trouble, "it is stuck", "log"},
 		"shadow": {with(func(s *status.Status) {
 			s.Shadowed = []status.Shadow{{Hook: "sk_lookup", At: "host", ID: 7, Name: "steer"}}
 		}), "others", Warning, "program 7 steer comes before ours at sk_lookup host", "bpftool prog show id 7"},

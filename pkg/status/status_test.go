@@ -94,12 +94,14 @@ a-rul..  443 netns.. req  observe 40000/65536    25us        - 123k/s would 7.2M
 
 	s.Capabilities = nil
 	s.Problems = []string{"the lease has not been renewed for 7s: every gate is open"}
+	s.Reload = &Reload{SecondsAgo: 65.2, Error: "/etc/h.yaml:3:5: unknown key\n  3 | prot: 8080"}
 	s.Targets[1] = Target{
 		Rule: "backend", Port: 9000, Scope: "host", Unit: "connection", Mode: "enforce", Limit: 10, InFlight: 10, Waiting: 90,
 		Hold: Hold{MaxWaiting: 1000}, RejectedTotal: Rejected{Limit: 1, Pace: 2, HoldTimeout: 4}, AtFloor: true,
 	}
 	want = `headgate 1.2.3, mode enforce, lease 3s
 ! not protected: the lease has not been renewed for 7s: every gate is open
+! not reloaded 1m5s ago, the configuration before stays in force: /etc/h.yaml:3:5: unknown key ...
 ! nobody listens on backend:9000
 ! at the smallest limit and still slow: backend:9000
 
@@ -113,6 +115,7 @@ backend 9000 host  conn enforce     10/10   90       -        -   0/s        7
 	if got := table(t, Status{Version: "1", Mode: "observe"}); got != "headgate 1, mode observe, lease -\nno targets\n" {
 		t.Error(got)
 	}
+	s.Reload = &Reload{Successful: true}
 	for i := range 6 {
 		s.Targets = append(s.Targets, Target{Rule: "r", Port: uint16(i + 1), Mode: "observe", Listening: true})
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -76,6 +77,9 @@ func (s *Status) Wrong() []string {
 	for _, p := range s.Problems {
 		wrong = append(wrong, "not protected: "+p)
 	}
+	if failed := s.Reload.Failure(); failed != "" {
+		wrong = append(wrong, failed)
+	}
 	for _, t := range s.Troubles {
 		wrong = append(wrong, t.Hook+": "+t.Trouble)
 	}
@@ -122,6 +126,20 @@ func (s *Status) Wrong() []string {
 		wrong = append(wrong, "observe: nobody is refused on "+few(watched))
 	}
 	return wrong
+}
+
+// Failure says in a line what went wrong with the last reload and when; empty
+// where it was successful, or there was none.
+func (r *Reload) Failure() string {
+	if r == nil || r.Successful {
+		return ""
+	}
+	first, _, more := strings.Cut(strings.TrimSpace(r.Error), "\n")
+	if more {
+		first += " ..."
+	}
+	ago := time.Duration(max(r.SecondsAgo, 0) * float64(time.Second)).Round(time.Second)
+	return fmt.Sprintf("not reloaded %v ago, the configuration before stays in force: %s", ago, first)
 }
 
 // classes says how many of each are in flight, and what is guaranteed to it; of
