@@ -195,8 +195,10 @@ __noinline int sweep(__u64 now, __u64 interval)
 /* Looks for slots of dead handshakes where there is no other. */
 static __noinline void make_room(struct target_conf *conf, struct target_state *st, __u64 now)
 {
-	if (in_flight(st->units) >= limit_now(conf, st))
-		sweep(now, suspicious(conf, st) ? SWEEP_SOON : SWEEP_INTERVAL);
+	if (in_flight(st->units) < limit_now(conf, st))
+		return;
+	st->crowd++; /* two CPUs may count one: it need not be exact */
+	sweep(now, suspicious(conf, st) ? SWEEP_SOON : SWEEP_INTERVAL);
 }
 
 /* Notes a slot that is taken already under its tuple, for ttl. isn, party: see struct pending. */

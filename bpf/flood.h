@@ -20,10 +20,12 @@
 
 /*
  * After this time a handshake is not answered: eight times as long as the
- * longest of late took, within these bounds. Most, where none is known.
+ * longest of late took, within these bounds; where none is known, the third.
+ * No longer than until a SYN-ACK is sent again.
  */
 #define PATIENCE_MIN 20000000ULL
-#define PATIENCE_MAX 250000000ULL
+#define PATIENCE_MAX 1000000000ULL
+#define PATIENCE_UNKNOWN 400000000ULL
 #define PATIENCE 8000ULL /* times handshake, which is in microseconds */
 
 /* How long flood mode goes on after the last period with a flood in it. */
@@ -32,6 +34,14 @@
 
 /* So many dead reservations are a flood whatever the limit: they fill the tables. */
 #define FLOOD_MANY 1024
+
+/*
+ * Fewer than so many may be a hitch of the network, or of this machine. Then it
+ * takes a crowd before the full port as well, of the second number in this time.
+ */
+#define FLOOD_SOME 32
+#define FLOOD_CROWD 256
+#define FLOOD_CROWD_TIME 2000000000ULL
 
 /* How long a source stays known, and how long it cannot become so again. */
 #define KNOWN_TIME 600000000000ULL
@@ -66,7 +76,9 @@ static __always_inline __u64 patience(struct target_state *st)
 {
 	__u64 ns = st->handshake * PATIENCE;
 
-	if (!ns || ns > PATIENCE_MAX)
+	if (!ns)
+		return PATIENCE_UNKNOWN;
+	if (ns > PATIENCE_MAX)
 		return PATIENCE_MAX;
 	return ns < PATIENCE_MIN ? PATIENCE_MIN : ns;
 }
@@ -123,6 +135,16 @@ static __always_inline void flood_begin_full(__u32 target, struct target_state *
 }
 
 /*
+ * Whether so many dead ones are no hitch: they are some, or there is a crowd. Of
+ * those that were not answered in all their lifetime a smaller one will do.
+ */
+static __always_inline bool no_hitch(struct target_state *st, __u32 dead, __u32 limit, bool expired)
+{
+	return dead >= FLOOD_SOME || st->crowd >= FLOOD_CROWD ||
+	       (expired && st->crowd >= 2 * limit + FEW);
+}
+
+/*
  * A sweep, one at a time, has come upon a reservation that is not answered. True
  * once it is one of many: of all that go on it is most, and with them the target
  * is full.
@@ -138,13 +160,15 @@ static __always_inline bool flood_begins(__u32 target, struct target_conf *conf,
 	if (f->swept != now) {
 		f->swept = now;
 		f->dead = 0;
+		if ((__s64)(now - f->crowded) > (__s64)FLOOD_CROWD_TIME) { /* clocks of two kinds */
+			f->crowded = now;
+			st->crowd = 0;
+		}
 	}
 	dead = ++f->dead;
 	limit = reservable(conf, st);
-	if (limit < FEW && !expired)
-		return false; /* one or two may be late by chance */
 	if (dead < FLOOD_MANY &&
-	    (dead < many(limit) || 2 * dead < st->pending || in_flight(st->units) + dead < limit))
+	    (dead < many(limit) || !no_hitch(st, dead, limit, expired) || 2 * dead < st->pending || in_flight(st->units) + dead < limit))
 		return false;
 	flood_begin(f, st, now);
 	return true;

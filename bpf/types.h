@@ -83,12 +83,13 @@ struct target_state {
 	__u64 told;       /* tick (high half), refusals told the agent in it (low half) */
 	__u64 flood_until; /* until then it is in flood mode, ns */
 	__u32 handshake;  /* a decaying maximum of their round trips, us */
-	__u32 pad;        /* to a cache line's length */
+	__u32 crowd;      /* SYNs that found it full of late, while handshakes go on */
 };
 
 /* Of a target in flood mode, or on the way there: see flood.h. */
 struct flood {
 	__u64 swept;  /* the sweep that counts now, ns */
+	__u64 crowded; /* since when the crowd is counted, ns */
 	__u64 period; /* when it began, ns */
 	__u32 dead;   /* reservations that are not answered, as that sweep knows them */
 	__u32 strangers; /* that came in this period */

@@ -105,6 +105,7 @@ func testHoldRestart(t *testing.T, program string) {
 	c := newCrowd(t, cli, to, clients)
 	awaitUnits(t, 10, clients-10)
 	p.signal(t, syscall.SIGKILL)
+	_ = p.cmd.Wait()
 	// The next is there before any SYN is sent again: all of them go on
 	// waiting.
 	second := runAgent(t, program, srv, holdRule)

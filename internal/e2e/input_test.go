@@ -87,7 +87,7 @@ func TestInput(t *testing.T) {
 			says: []string{"{file}:2:19:", "rules[0].ports[1]", "1 to 65535"},
 		},
 		{
-			name: "port 70000 by flag", verbs: both, code: 1,
+			name: "port 70000 by flag", verbs: both, code: 2,
 			flags: []string{"-p", "70000"},
 			says:  []string{`-p "70000"`, "1 to 65535"},
 		},

@@ -55,24 +55,28 @@ func TestFloodBegins(t *testing.T) {
 		limit, dead int
 		age         time.Duration
 		handshake   uint32 // us
+		crowd       uint32
 		flood       bool
 	}{
-		{40, 40, 300 * time.Millisecond, 0, true},
-		{40, 40, 200 * time.Millisecond, 0, false},      // the kernel may be on its way to a distant client
-		{40, 40, 200 * time.Millisecond, 1_000, true},   // not where clients are near
-		{40, 40, 200 * time.Millisecond, 30_000, false}, // eight times
-		{40, 40, 5 * time.Millisecond, 50, false},       // nor at once
-		{40, 19, time.Second, 50, false},                // less than half
-		{40, 20, time.Second, 50, true},
-		{4, 4, 300 * time.Millisecond, 0, true},
-		{3, 3, 300 * time.Millisecond, 0, false}, // few may be late by chance
+		{40, 40, 500 * time.Millisecond, 0, 0, true},
+		{40, 40, 300 * time.Millisecond, 0, 0, false},      // the kernel may be on its way to a distant client
+		{40, 40, 200 * time.Millisecond, 1_000, 0, true},   // not where clients are near
+		{40, 40, 200 * time.Millisecond, 30_000, 0, false}, // eight times
+		{40, 40, 5 * time.Millisecond, 50, 0, false},       // nor at once
+		{40, 20, time.Second, 50, 0, false},                // so few may be a hitch
+		{40, 20, time.Second, 50, 255, true},               // not with a crowd before the port
+		{40, 19, time.Second, 50, 1000, false},             // less than half
+		{4, 4, 500 * time.Millisecond, 0, 200, false},
+		{4, 4, 500 * time.Millisecond, 0, 255, true},
+		{1, 1, 500 * time.Millisecond, 0, 255, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			d := newDoorman(t)
 			d.order(enforce(c.limit))
 			d.fill(c.limit)
 			d.keep()
-			change(d, headgateMapStates, func(st *headgateTargetState) { st.Handshake = c.handshake })
+			change(d, headgateMapStates, func(st *headgateTargetState) { st.Handshake, st.Crowd = c.handshake, c.crowd })
+			change(d, headgateMapFloods, func(f *headgateFlood) { f.Crowded = uint64(monotonic(t)) })
 			d.age(c.dead, c.age)
 			if got := d.admits("198.51.100.1:1"); got != c.flood || d.flooded() != c.flood {
 				t.Fatalf("admitted %v, flood mode %v; want %v", got, d.flooded(), c.flood)

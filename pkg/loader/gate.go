@@ -89,6 +89,7 @@ func Open(o Options) (_ *Gate, err error) {
 		}
 	}()
 	if err := state.mark(); err != nil {
+		g.fresh = true // without a mark there is nothing of an earlier agent's
 		return nil, explain(err)
 	}
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {

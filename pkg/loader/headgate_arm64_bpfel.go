@@ -91,6 +91,7 @@ type headgateEvent struct {
 type headgateFlood struct {
 	_         structs.HostLayout
 	Swept     uint64
+	Crowded   uint64
 	Period    uint64
 	Dead      uint32
 	Strangers uint32
@@ -292,7 +293,7 @@ type headgateTargetState struct {
 	Told        uint64
 	FloodUntil  uint64
 	Handshake   uint32
-	Pad         uint32
+	Crowd       uint32
 }
 
 type headgateVerdict uint32
