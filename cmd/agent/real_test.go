@@ -140,9 +140,12 @@ func TestCommandsAskARealAgent(t *testing.T) {
 	says("conn", "status", "8080")
 	says(`"listening": true`, "status", "8080", "-o", "json")
 	says("3 refused because the limit was reached", "explain", "8080")
+	says("3 refused because the limit was reached", "explain", "shop")
+	says("3 refused because the limit was reached", "explain", scope+"/8080")
+	says("conn", "status", "shop", scope+"/8080")
 	says(`"reason": "limit"`, "explain", "8080", "--scope", scope, "-o", "json")
 	says("refused: the limit was reached", "events")
-	if _, out, _ := runMain(t, "__complete", "explain", "--listen", p.addr, ""); out != "8080\tshop, "+scope+"\n:4\n" {
+	if _, out, _ := runMain(t, "__complete", "explain", "--listen", p.addr, ""); out != "8080\tshop, "+scope+"\nshop\trule\n:4\n" {
 		t.Errorf("completion: %q", out)
 	}
 	t.Setenv("HEADGATE_LISTEN", p.addr)
@@ -158,7 +161,10 @@ func TestCommandsAskARealAgent(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
-	if code, _, errs := runMain(t, "status", "99", "--listen", p.addr); code != 1 || !strings.Contains(errs, "port 99: not protected") {
+	if code, _, errs := runMain(t, "status", "99", "--listen", p.addr); code != 1 || !strings.Contains(errs, `"99" is neither a protected port`) {
+		t.Errorf("%d %s", code, errs)
+	}
+	if code, _, errs := runMain(t, "explain", "shopp", "--listen", p.addr); code != 1 || !strings.Contains(errs, "nor the name of a rule") {
 		t.Errorf("%d %s", code, errs)
 	}
 	if code, _, errs := runMain(t, "explain", "99", "--listen", p.addr); code != 1 || !strings.Contains(errs, "protected are 8080") {

@@ -1,39 +1,41 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"headgate/pkg/api"
+	"headgate/pkg/control"
 	"headgate/pkg/status"
 )
 
 func newStatusCmd() *cobra.Command {
 	var asked asking
 	cmd := &cobra.Command{
-		Use:   "status [PORT ...]",
+		Use:   "status [TARGET ...]",
 		Short: "Show each target as it is now",
-		Long: `Status shows what is wrong, and then a line for each target, or for those with the
-given ports: what is in flight and the limit, the mean time of a request now and
+		Long: `Status shows what is wrong, and then a line for each target, or for those that
+are named: what is in flight and the limit, the mean time of a request now and
 when none waits (baseline), how many finish a second, and how many were refused
-since the target was first protected; in observe mode, would have been.`,
-		ValidArgsFunction: completePorts,
+since the target was first protected; in observe mode, would have been.
+
+A target is PORT, in every scope, SCOPE/PORT (host/8080, netns:blue/8080), or the
+NAME of a rule, for all of its ports.`,
+		Example: `  headgate status
+  headgate status shop -o json | jq .targets[].limit`,
+		ValidArgsFunction: completeTargets,
 		Args:              cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := asked.check(); err != nil {
-				return err
-			}
-			ports, err := parsePorts(args)
-			if err != nil {
 				return err
 			}
 			st, err := api.FetchStatus(cmd.Context(), asked.listen)
 			if err != nil {
 				return err
 			}
-			if err := only(st, ports); err != nil {
+			if err := only(st, args); err != nil {
 				return err
 			}
 			if asked.json() {
@@ -58,15 +60,26 @@ func parsePorts(args []string) ([]uint16, error) {
 	return ports, nil
 }
 
-// only leaves the targets with some ports in a status; without any, all.
-func only(st *status.Status, ports []uint16) error {
-	for _, p := range ports {
-		if !slices.ContainsFunc(st.Targets, func(t status.Target) bool { return t.Port == p }) {
-			return fmt.Errorf("port %d: %w", p, api.ErrNoTarget)
+// only leaves the targets that are named in a status; where none is, all. A port
+// stands for those of all scopes.
+func only(st *status.Status, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	wanted := make(map[control.Name]bool)
+	for _, name := range names {
+		found, err := control.Find(st.Targets, nameOf, name)
+		if err != nil && !errors.Is(err, control.ErrAmbiguous) {
+			return err
+		}
+		for _, t := range found {
+			wanted[nameOf(t)] = true
 		}
 	}
-	if len(ports) > 0 {
-		st.Targets = slices.DeleteFunc(st.Targets, func(t status.Target) bool { return !slices.Contains(ports, t.Port) })
-	}
+	st.Targets = slices.DeleteFunc(st.Targets, func(t status.Target) bool { return !wanted[nameOf(t)] })
 	return nil
+}
+
+func nameOf(t status.Target) control.Name {
+	return control.Name{Rule: t.Rule, Scope: t.Scope, Port: t.Port}
 }

@@ -3,9 +3,6 @@ package agent
 import (
 	"fmt"
 	"net/netip"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"headgate/pkg/config"
@@ -120,26 +117,11 @@ func (a *Agent) find(name string) ([]*target, error) {
 	if name == "" {
 		return a.targets, nil
 	}
-	var found []*target
-	var places []string
-	port, err := strconv.ParseUint(name, 10, 16)
-	byPort := err == nil
-	for _, t := range a.targets {
-		place := t.config.Rule.Scope.String() + "/" + strconv.Itoa(int(t.config.Port))
-		if place == name || byPort && uint64(t.config.Port) == port || !byPort && t.config.Rule.Name == name {
-			found, places = append(found, t), append(places, place)
-		}
-	}
-	switch {
-	case len(found) == 0:
-		return nil, fmt.Errorf("%w: %.300q is neither a protected port, nor the name of a rule, nor SCOPE/PORT", control.ErrUnknown, name)
-	case byPort && len(found) > 1:
-		slices.Sort(places)
-		const most = 10
-		if len(places) > most {
-			places = append(places[:most], "...")
-		}
-		return nil, fmt.Errorf("%w has the port %s: say which, %s", control.ErrAmbiguous, name, strings.Join(places, " or "))
+	found, err := control.Find(a.targets, func(t *target) control.Name {
+		return control.Name{Rule: t.config.Rule.Name, Scope: t.config.Rule.Scope.String(), Port: t.config.Port}
+	}, name)
+	if err != nil {
+		return nil, err
 	}
 	return found, nil
 }
