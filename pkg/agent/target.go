@@ -263,13 +263,14 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	t.noteFlood(now, r, log)
 	t.last = r
 
+	byHand := t.overridden.limit != nil // until now, at least: then no step of the algorithm's changes it
 	if t.expire(now) {
 		log.Info("the limit that was set by hand has expired", "rule", t.config.Rule.Name, "port", t.config.Port,
 			"scope", t.config.Rule.Scope.String())
 	}
 	before := t.decision.Limit
 	t.decision = t.algo.Decide(in)
-	if t.decision.Limit != before {
+	if t.decision.Limit != before && !byHand {
 		t.change = change{reason: string(t.decision.Reason), at: now}
 		log.Debug("limit changed", "rule", t.config.Rule.Name, "port", t.config.Port,
 			"scope", t.config.Rule.Scope.String(), "from", before, "to", t.decision.Limit)

@@ -80,7 +80,7 @@ func TestTable(t *testing.T) {
 			},
 		},
 	}
-	want := `headgate 1.2.3, mode enforce, lease 3s
+	want := `headgate 1.2.3, mode by target, lease 3s
 ! observe: nobody is refused on a-rule-with-quite-a-long-name:443
 not on this kernel: cgroup_skb, tcx
 
@@ -125,6 +125,28 @@ backend 9000 host  conn enforce     10/10   90       -        -   0/s        7
 	s.Targets = s.Targets[2:]
 	if got := s.Wrong(); got[1] != "observe: nobody is refused" {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestTableSaysWhatIsByHand(t *testing.T) {
+	three := 3
+	s := Status{Version: "1", Mode: "observe", Targets: []Target{
+		{Rule: "shop", Port: 8080, Mode: "enforce", Listening: true, Override: &Override{Limit: &three, Mode: "enforce"}},
+		{Rule: "api", Port: 81, Mode: "enforce", Listening: true, Override: &Override{Mode: "enforce", NotExempt: []string{"::1/128"}}},
+	}}
+	text := table(t, s)
+	for _, want := range []string{"headgate 1, mode enforce, ", "\nset by hand: shop:8080 (limit 3, enforce), api:81 (enforce, who is exempt)\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table does not say %q:\n%s", want, text)
+		}
+	}
+	s.Targets[1].Override, s.Targets[1].Mode = nil, "observe"
+	if text := table(t, s); !strings.Contains(text, "mode by target") || !strings.Contains(text, "set by hand: shop:8080 (limit 3, enforce)\n") {
+		t.Error(text)
+	}
+	s.Targets[0].Override = nil
+	if text := table(t, s); strings.Contains(text, "hand") {
+		t.Error(text)
 	}
 }
 

@@ -35,7 +35,7 @@ var header = []string{"RULE", "PORT", "SCOPE", "UNIT", "MODE", "IN FLIGHT", "WAI
 // WriteTable writes the status as text, a line a target, at most Width wide.
 func (s *Status) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", printable(s.Version), printable(s.Mode), Seconds(s.LeaseSeconds))
+	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", printable(s.Version), printable(s.mode()), Seconds(s.LeaseSeconds))
 	for _, problem := range s.Wrong() {
 		fmt.Fprintf(&b, "! %s\n", printable(problem))
 	}
@@ -48,6 +48,9 @@ func (s *Status) WriteTable(w io.Writer) error {
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		fmt.Fprintf(&b, "not on this kernel: %s\n", strings.Join(missing, ", "))
+	}
+	if hand := s.byHand(); len(hand) > 0 {
+		fmt.Fprintf(&b, "set by hand: %s\n", printable(few(hand)))
 	}
 	if exempt := s.loopbackExempt(); len(exempt) > 0 {
 		fmt.Fprintf(&b, "loopback: exempt on %s\n", printable(few(exempt)))
@@ -150,6 +153,43 @@ func (t *Target) classes() string {
 		all = append(all, fmt.Sprintf("%s %s/%s", c.Name, Count(float64(c.InFlight)), Count(float64(c.Limit))))
 	}
 	return strings.Join(all, ", ")
+}
+
+// mode is that of all targets: what a rule says, or a hand has set, goes before
+// what the configuration says of all.
+func (s *Status) mode() string {
+	for i := range s.Targets {
+		if s.Targets[i].Mode != s.Targets[0].Mode {
+			return "by target"
+		}
+	}
+	if len(s.Targets) > 0 {
+		return s.Targets[0].Mode
+	}
+	return s.Mode
+}
+
+// byHand names what was set by hand of the targets.
+func (s *Status) byHand() []string {
+	var all []string
+	for i := range s.Targets {
+		t := &s.Targets[i]
+		if t.Override == nil {
+			continue
+		}
+		var what []string
+		if n := t.Override.Limit; n != nil {
+			what = append(what, "limit "+strconv.Itoa(*n))
+		}
+		if m := t.Override.Mode; m != "" {
+			what = append(what, m)
+		}
+		if len(t.Override.Exempt)+len(t.Override.NotExempt) > 0 {
+			what = append(what, "who is exempt")
+		}
+		all = append(all, fmt.Sprintf("%s:%d (%s)", t.Rule, t.Port, strings.Join(what, ", ")))
+	}
+	return all
 }
 
 // loopbackExempt names the targets that do not count clients on the host itself:
