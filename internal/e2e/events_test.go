@@ -164,6 +164,13 @@ func TestChangesAreTold(t *testing.T) {
 	if err := a.Reload(func() (*config.Config, error) { return nil, broken }); !errors.Is(err, broken) {
 		t.Error(err)
 	}
+	st := a.Status()
+	if wrong := strings.Join(st.Wrong(), "\n"); !strings.Contains(wrong, "the configuration before stays in force: x.yaml:1:1: it is broken") {
+		t.Errorf("a reload that failed is not seen in the status: %q", wrong)
+	}
+	if reasons := a.NotReady(); len(reasons) > 0 {
+		t.Errorf("a reload that failed makes an agent unready: %q", reasons)
+	}
 	told(events.Reload, false, "stays in force: x.yaml:1:1: it is broken")
 	cfg := configFor(srv, port, fixed(5))
 	cfg.Window = 20 * time.Millisecond
