@@ -74,7 +74,8 @@ func TestPodsApart(t *testing.T) {
 			t.Errorf("%s: %d admitted, %d finished; the clients have %d answers, the server %d connections",
 				scope, n, got[i].FinishedTotal, counts.Answered, seen.Conns)
 		}
-		if n := got[i].RejectedTotal.Limit; n != counts.Refused {
+		// A stray segment of a connection that has ended is judged as well.
+		if n := got[i].RejectedTotal.Limit; n < counts.Refused || n > counts.Refused+counts.Refused/50 {
 			t.Errorf("%s: %d rejected; %d clients were refused", scope, n, counts.Refused)
 		}
 	}
