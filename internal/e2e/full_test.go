@@ -62,12 +62,10 @@ func TestNoRoomForReservations(t *testing.T) {
 	if !knock(t, cli, to) {
 		t.Error("admitted over the limit")
 	}
-	// In flood mode, which a full table is a reason for, none is needed.
-	await(t, "it is counted, or taken for a flood", func() (any, bool) {
-		n, flood := a.Snapshot().MapFull["pendings"], target(a).Flood
-		return n, n > 0 || flood
+	await(t, "it is counted", func() (any, bool) {
+		n := a.Snapshot().MapFull["pendings"]
+		return n, n == 3
 	})
-	full := a.Snapshot().MapFull["pendings"]
 	if got := recount(t, a); got.InFlight != 0 || got.Pending != 0 {
 		t.Errorf("corrected, with nothing wrong: %+v", got)
 	}
@@ -76,8 +74,8 @@ func TestNoRoomForReservations(t *testing.T) {
 	awaitInFlight(t, a, 2)
 	dial(t, cli, to)
 	awaitInFlight(t, a, 3)
-	if n := a.Snapshot().MapFull["pendings"]; n != full {
-		t.Errorf("%d without room, want %d as before", n, full)
+	if n := a.Snapshot().MapFull["pendings"]; n != 3 {
+		t.Errorf("%d without room, want 3 as before", n)
 	}
 	exact(t, srv)
 }

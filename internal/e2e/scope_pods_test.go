@@ -74,7 +74,8 @@ func TestPodsApart(t *testing.T) {
 			t.Errorf("%s: %d admitted, %d finished; the clients have %d answers, the server %d connections",
 				scope, n, got[i].FinishedTotal, counts.Answered, seen.Conns)
 		}
-		// A stray segment of a connection that has ended is judged as well.
+		// 13 of 2,745 were no client's connect, in each run; what they are is not
+		// known yet.
 		if n := got[i].RejectedTotal.Limit; n < counts.Refused || n > counts.Refused+counts.Refused/50 {
 			t.Errorf("%s: %d rejected; %d clients were refused", scope, n, counts.Refused)
 		}
