@@ -15,13 +15,15 @@ import (
 )
 
 // A SYN on a tuple that the server has in TIME_WAIT is a new connection: it is
-// counted, and refused when there is no room.
+// counted, and refused when there is no room. The kernel answers the first
+// refusal for the socket in TIME_WAIT, with an ACK; the client resets that and
+// sends its SYN again at once, which is refused as any other.
 func TestTimeWaitTuple(t *testing.T) {
 	l := lab.ForTest(t, "srv", "cli")
 	srv, cli := l.Host("srv"), l.Host("cli")
 	a := protect(t, srv, 1)
 	k := keep(t, srv, "tcp", ":8080")
-	finished, tuples := uint64(0), 0
+	finished, refused, tuples := uint64(0), uint64(0), 0
 	for _, addr := range [][2]netip.Addr{{cli.Addr4, srv.Addr4}, {cli.Addr6, srv.Addr6}} {
 		connect := func(fromPort uint16) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -66,6 +68,11 @@ func TestTimeWaitTuple(t *testing.T) {
 			t.Errorf("connect on a tuple in TIME_WAIT over the limit: %v, want it refused", err)
 		}
 		tuples-- // the client has reset the refused one
+		refused += 2
+		await(t, "each refused one is counted twice", func() (any, bool) {
+			n := target(a).RejectedTotal.Limit
+			return n, n == refused
+		})
 		staysInFlight(t, a, 1, 100*time.Millisecond)
 		if n := connections(t, srv, port); n != 1 {
 			t.Errorf("the kernel has %d connections, the agent 1", n)
