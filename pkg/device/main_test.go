@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
+	"headgate/pkg/program"
 	"headgate/pkg/scope"
 )
 
@@ -267,14 +268,14 @@ func (b *bench) programs(name string) (names []string) {
 		on, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: ebpf.AttachTCXIngress})
 		if err == nil { // a kernel without TCX has none
 			for _, p := range on.Programs {
-				names = append(names, "tcx "+programName(p.ID))
+				names = append(names, "tcx "+program.Name(p.ID))
 			}
 		}
 		filters, err := netlink.FilterList(dev, netlink.HANDLE_MIN_INGRESS)
 		for _, f := range filters {
 			kind := f.Type()
 			if bpf, ok := f.(*netlink.BpfFilter); ok {
-				kind = programName(ebpf.ProgramID(bpf.Id))
+				kind = program.Name(ebpf.ProgramID(bpf.Id))
 			}
 			names = append(names, "filter "+kind)
 		}

@@ -1,8 +1,9 @@
 package device
 
 import (
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+
+	"headgate/pkg/program"
 )
 
 // before returns what others have in front of our program. TCX programs run
@@ -18,7 +19,7 @@ func (h *host) before(at Attachment) ([]Program, error) {
 		if at.Method == TCX && h.tcx.links[at.Index] == id {
 			return all, nil
 		}
-		all = append(all, Program{ID: p.ID, Name: programName(p.ID)})
+		all = append(all, Program{ID: p.ID, Name: program.Name(p.ID)})
 	}
 	if at.Method == TCX {
 		return nil, nil // ours was removed: there is no before
@@ -41,18 +42,4 @@ func (h *host) before(at Attachment) ([]Program, error) {
 		all = append(all, p)
 	}
 	return all, nil
-}
-
-// programName needs CAP_SYS_ADMIN: without, the ID has to do.
-func programName(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return ""
-	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return ""
-	}
-	return info.Name
 }

@@ -15,6 +15,7 @@ import (
 
 	"headgate/pkg/loader"
 	"headgate/pkg/netfilter"
+	"headgate/pkg/program"
 	"headgate/pkg/scope"
 )
 
@@ -146,7 +147,7 @@ func (e *examination) foreign() {
 	}
 	n := 0
 	for _, p := range on.Programs {
-		if name := programName(p.ID); !strings.HasPrefix(name, "headgate") {
+		if name := program.Name(p.ID); !strings.HasPrefix(name, "headgate") {
 			n++
 			e.add(about, Warning, fmt.Sprintf("bpftool prog show id %d; what it chooses a socket for is let in whatever headgate says", p.ID),
 				"program %d %s is at sk_lookup of the host's network namespace", p.ID, name)
@@ -155,17 +156,4 @@ func (e *examination) foreign() {
 	if n == 0 {
 		e.add(about, OK, "", "no program of others is at sk_lookup of the host's network namespace")
 	}
-}
-
-func programName(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return ""
-	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return ""
-	}
-	return info.Name
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"headgate/pkg/status"
 )
@@ -27,21 +26,11 @@ func WriteText(w io.Writer, all []Finding) error {
 					b.WriteString(strings.TrimRight(line, " ") + "\n")
 					line = strings.Repeat(" ", indent)
 				}
-				line += printable(word) + " "
+				line += status.Printable(word) + " "
 			}
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// printable replaces what a terminal would act on.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return '?'
-	}, s)
 }

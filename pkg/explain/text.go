@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"headgate/pkg/status"
@@ -56,7 +55,7 @@ const termIndent = 36
 
 func (e *Explanation) writeTerms(b *page) {
 	for _, t := range e.Terms {
-		head := fmt.Sprintf("  %-22s %9s  ", printable(t.Name), t.text())
+		head := fmt.Sprintf("  %-22s %9s  ", status.Printable(t.Name), t.text())
 		b.wrap(head, strings.Repeat(" ", termIndent), t.Words)
 	}
 }
@@ -92,7 +91,7 @@ type page struct {
 func (b *page) wrap(first, rest, text string) {
 	line := first
 	empty := true
-	for _, word := range strings.Fields(printable(text)) {
+	for _, word := range strings.Fields(status.Printable(text)) {
 		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > b.width {
 			b.WriteString(line + "\n")
 			line, empty = rest, true
@@ -104,14 +103,4 @@ func (b *page) wrap(first, rest, text string) {
 		empty = false
 	}
 	b.WriteString(strings.TrimRight(line, " ") + "\n")
-}
-
-// printable replaces what a terminal would act on.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return '?'
-	}, s)
 }

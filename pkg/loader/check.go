@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"headgate/pkg/program"
 	"headgate/pkg/scope"
 )
 
@@ -141,7 +142,7 @@ func (g *Gate) Others(ns *scope.Netns) ([]Foreign, error) {
 	var all []Foreign
 	for _, p := range on.Programs {
 		if !g.isOurs(p.ID) {
-			all = append(all, Foreign{p.ID, programName(p.ID)})
+			all = append(all, Foreign{p.ID, program.Name(p.ID)})
 		}
 	}
 	return all, nil
@@ -154,20 +155,6 @@ func (g *Gate) isOurs(id ebpf.ProgramID) bool {
 		}
 	}
 	return false
-}
-
-// programName needs CAP_SYS_ADMIN: without, the ID has to do.
-func programName(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return ""
-	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return ""
-	}
-	return info.Name
 }
 
 // hidden says whether the directory is still there but not to be seen, because

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -35,14 +34,14 @@ var header = []string{"RULE", "PORT", "SCOPE", "UNIT", "MODE", "IN FLIGHT", "WAI
 // WriteTable writes the status as text, a line a target, at most Width wide.
 func (s *Status) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", printable(s.Version), printable(s.mode()), Seconds(s.LeaseSeconds))
+	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", Printable(s.Version), Printable(s.mode()), Seconds(s.LeaseSeconds))
 	for _, problem := range s.Wrong() {
-		fmt.Fprintf(&b, "! %s\n", printable(problem))
+		fmt.Fprintf(&b, "! %s\n", Printable(problem))
 	}
 	var missing []string
 	for name, has := range s.Capabilities {
 		if !has {
-			missing = append(missing, printable(name))
+			missing = append(missing, Printable(name))
 		}
 	}
 	if len(missing) > 0 {
@@ -50,18 +49,18 @@ func (s *Status) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "not on this kernel: %s\n", strings.Join(missing, ", "))
 	}
 	if hand := s.byHand(); len(hand) > 0 {
-		fmt.Fprintf(&b, "set by hand: %s\n", printable(few(hand)))
+		fmt.Fprintf(&b, "set by hand: %s\n", Printable(few(hand)))
 	}
 	if exempt := s.loopbackExempt(); len(exempt) > 0 {
-		fmt.Fprintf(&b, "loopback: exempt on %s\n", printable(few(exempt)))
+		fmt.Fprintf(&b, "loopback: exempt on %s\n", Printable(few(exempt)))
 	}
 	for i := range s.Targets {
 		t := &s.Targets[i]
 		if len(t.Classes) > 0 {
-			fmt.Fprintf(&b, "classes of %s:%d, in flight and guaranteed: %s\n", printable(t.Rule), t.Port, printable(t.classes()))
+			fmt.Fprintf(&b, "classes of %s:%d, in flight and guaranteed: %s\n", Printable(t.Rule), t.Port, Printable(t.classes()))
 		}
 		if t.Flood {
-			fmt.Fprintf(&b, "SYN flood on port %d (%s): strangers are counted once they are connected\n", t.Port, printable(t.Rule))
+			fmt.Fprintf(&b, "SYN flood on port %d (%s): strangers are counted once they are connected\n", t.Port, Printable(t.Rule))
 		}
 	}
 	if len(s.Targets) == 0 {
@@ -256,11 +255,11 @@ func (t *Target) cells() []string {
 		rejected = "would " + Count(float64(t.WouldRejectTotal))
 	}
 	return []string{
-		printable(t.Rule),
+		Printable(t.Rule),
 		strconv.Itoa(int(t.Port)),
-		printable(t.Scope),
+		Printable(t.Scope),
 		t.shortUnit(),
-		printable(t.Mode),
+		Printable(t.Mode),
 		Count(float64(t.InFlight)) + "/" + Count(float64(t.Limit)),
 		t.wait(),
 		Seconds(t.Window.MeanSeconds),
@@ -322,16 +321,6 @@ func shorten(s string, width int, plain bool) string {
 		return string([]rune(s)[:width])
 	}
 	return string([]rune(s)[:width-2]) + ".."
-}
-
-// printable replaces what a terminal would act on.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return '?'
-	}, s)
 }
 
 // Seconds formats a time with three digits and its unit; a dash for none.

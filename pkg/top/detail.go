@@ -32,7 +32,7 @@ func (m *Model) detailView(st styles) []string {
 func (m *Model) detailLines() []string {
 	t, h := m.find(m.selected), m.past[m.selected]
 	if t == nil || h == nil {
-		return []string{fmt.Sprintf("port %d of %s is not protected any more", m.selected.port, printable(m.selected.scope))}
+		return []string{fmt.Sprintf("port %d of %s is not protected any more", m.selected.port, status.Printable(m.selected.scope))}
 	}
 	st := newStyles()
 	width := max(min(m.width-labelWidth-1, kept), 10)

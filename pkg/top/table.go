@@ -134,7 +134,7 @@ func (m *Model) row(t *status.Target, w widths, st styles) string {
 	if t.InFlight >= t.Limit {
 		flightStyle = st.warn
 	}
-	name := pad(shorten(printable(t.Rule), w.rule), w.rule)
+	name := pad(shorten(status.Printable(t.Rule), w.rule), w.rule)
 	return fmt.Sprintf("%s%s %5s %6s %s %6s %s %7s %s %7s %s",
 		name, scope, strconv.Itoa(int(t.Port)),
 		status.Count(float64(t.Limit)), st.limit.Render(limit),

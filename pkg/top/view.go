@@ -3,7 +3,6 @@ package top
 import (
 	"fmt"
 	"strings"
-	"unicode"
 
 	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
@@ -84,7 +83,7 @@ var plainBlocks = strings.NewReplacer("▁", ".", "▂", ":", "▃", "-", "▄",
 func (m *Model) top(st styles) []string {
 	title := "headgate"
 	if m.last != nil {
-		title = fmt.Sprintf("headgate %s  mode %s  lease %s  targets %d", printable(m.last.Version), m.last.Mode,
+		title = fmt.Sprintf("headgate %s  mode %s  lease %s  targets %d", status.Printable(m.last.Version), m.last.Mode,
 			status.Seconds(m.last.LeaseSeconds), len(m.last.Targets))
 	}
 	right := ""
@@ -97,7 +96,7 @@ func (m *Model) top(st styles) []string {
 	gap := max(m.width-ansi.StringWidth(title)-ansi.StringWidth(right), 1)
 	lines := []string{st.title.Render(title) + strings.Repeat(" ", gap) + right}
 	if m.failure != nil {
-		for _, line := range strings.Split(ansi.Wrap("! "+printable(m.failure.Error()), m.width, ""), "\n") {
+		for _, line := range strings.Split(ansi.Wrap("! "+status.Printable(m.failure.Error()), m.width, ""), "\n") {
 			lines = append(lines, st.bad.Render(line))
 		}
 	}
@@ -108,7 +107,7 @@ func (m *Model) top(st styles) []string {
 				lines = append(lines, st.warn.Render(fmt.Sprintf("! and %d more: headgate status", len(wrong)-i)))
 				break
 			}
-			lines = append(lines, st.warn.Render("! "+printable(w)))
+			lines = append(lines, st.warn.Render("! "+status.Printable(w)))
 		}
 	}
 	return append(lines, "")
@@ -145,7 +144,7 @@ func (m *Model) tableView(st styles, height int) []string {
 func (m *Model) foot() string {
 	switch {
 	case m.typing:
-		return "filter: " + printable(m.filter) + "_   enter: done   esc: none"
+		return "filter: " + status.Printable(m.filter) + "_   enter: done   esc: none"
 	case m.help:
 		return "esc: back   q: quit"
 	case m.detail:
@@ -153,7 +152,7 @@ func (m *Model) foot() string {
 	}
 	foot := fmt.Sprintf("sort: %s   s/r: sort, reverse   /: filter   enter: detail   ?: help   q: quit", columns[m.order].name)
 	if m.filter != "" {
-		foot = fmt.Sprintf("filter: %s   ", printable(m.filter)) + foot
+		foot = fmt.Sprintf("filter: %s   ", status.Printable(m.filter)) + foot
 	}
 	return foot
 }
@@ -181,13 +180,3 @@ func pad(s string, width int) string {
 }
 
 func shorten(s string, width int) string { return ansi.Truncate(s, width, "..") }
-
-// printable replaces what a terminal would act on.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return '?'
-	}, s)
-}
