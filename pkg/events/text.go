@@ -3,7 +3,8 @@ package events
 import (
 	"fmt"
 	"strings"
-	"unicode"
+
+	"headgate/pkg/status"
 )
 
 // Text returns the event as one line for people.
@@ -11,9 +12,9 @@ func (e *Event) Text() string {
 	var b strings.Builder
 	b.WriteString(e.Time.Local().Format("15:04:05.000"))
 	if e.Port != 0 {
-		fmt.Fprintf(&b, " %s:%d", printable(e.Rule), e.Port)
+		fmt.Fprintf(&b, " %s:%d", status.Printable(e.Rule), e.Port)
 		if e.Scope != "" && e.Scope != "host" {
-			fmt.Fprintf(&b, " (%s)", printable(e.Scope))
+			fmt.Fprintf(&b, " (%s)", status.Printable(e.Scope))
 		}
 	}
 	b.WriteByte(' ')
@@ -39,23 +40,35 @@ func (e *Event) what() string {
 		return text
 	case LimitChange:
 		if e.From == nil || e.To == nil {
-			return "limit changed: " + printable(e.Reason)
+			return "limit changed: " + status.Printable(e.Reason)
 		}
-		return fmt.Sprintf("limit %d -> %d: %s", *e.From, *e.To, printable(e.Reason))
+		return fmt.Sprintf("limit %d -> %d: %s", *e.From, *e.To, status.Printable(e.Reason))
 	case Missed:
 		return fmt.Sprintf("%d events were missed: this reader is too slow", e.LeftOut)
 	case Reload:
 		return "configuration: " + e.sentence()
 	case HookTrouble:
 		if e.Hook != "" {
-			return printable(e.Hook) + ": " + e.sentence()
+			return status.Printable(e.Hook) + ": " + e.sentence()
 		}
 	}
 	return e.sentence()
 }
 
+// longest is how many characters of a sentence are shown: two lines of a terminal.
+const longest = 160
+
+// sentence is the message in a line. One that is long, such as all that is wrong
+// with a configuration, is shortened: the whole is in the JSON form.
 func (e *Event) sentence() string {
-	text := printable(e.Message)
+	text, _, cut := strings.Cut(strings.TrimSpace(e.Message), "\n")
+	if all := []rune(text); len(all) > longest {
+		text, cut = string(all[:longest]), true
+	}
+	text = status.Printable(text)
+	if cut {
+		text += " ... (all of it: -o json)"
+	}
 	if e.OK != nil && !*e.OK {
 		return "TROUBLE: " + text
 	}
@@ -76,15 +89,5 @@ func reasonText(reason string) string {
 	case "hold_timeout":
 		return "it waited, and no slot came free in time"
 	}
-	return printable(reason)
-}
-
-// printable replaces what a terminal would act on.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return ' '
-	}, s)
+	return status.Printable(reason)
 }

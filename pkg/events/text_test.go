@@ -2,6 +2,7 @@ package events
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -24,12 +25,35 @@ func TestText(t *testing.T) {
 			Type: HoldTimeout, Rule: "shop", Port: 8080, Client: at("192.0.2.7:4711"), Reason: "hold_timeout"},
 		`shop:8080 limit 20 -> 40: gradient`: {
 			Type: LimitChange, Rule: "shop", Port: 8080, From: ptr(20), To: ptr(40), Reason: "gradient"},
-		`configuration: TROUBLE: line 3  [31m is wrong`:  {Type: Reload, OK: ptr(false), Message: "line 3\n\x1b[31m is wrong"},
+		`configuration: TROUBLE: line 3 ?[31m is wrong`:  {Type: Reload, OK: ptr(false), Message: "line 3 \x1b[31m is wrong\n"},
 		`hold: arrivals are held again`:                  {Type: HookTrouble, OK: ptr(true), Hook: "hold", Message: "arrivals are held again"},
 		`17 events were missed: this reader is too slow`: {Type: Missed, LeftOut: 17},
 	} {
 		if got := e.Text(); !strings.HasSuffix(got, " "+want) || len(got) != len("15:04:05.000 ")+len(want) {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// What is wrong with a configuration may be a page: the line for people is cut
+// off, and says where the rest is; pipelines get it whole.
+func TestLongMessages(t *testing.T) {
+	const hint = " ... (all of it: -o json)"
+	long := strings.Repeat("ü", longest)
+	for message, want := range map[string]string{
+		long:                        long,
+		long + "x":                  long + hint,
+		"x.yaml:1:1: a\n\n 1 | a\n": "x.yaml:1:1: a" + hint,
+		"\n":                        "",
+	} {
+		e := Event{Type: Reload, OK: ptr(false), Message: message}
+		if got := e.Text(); !strings.HasSuffix(got, " configuration: TROUBLE: "+want) {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+		var whole Event
+		b, err := json.Marshal(e)
+		if err := errors.Join(err, json.Unmarshal(b, &whole)); err != nil || whole.Message != message {
+			t.Errorf("%q: %s, %v", message, b, err)
 		}
 	}
 }
