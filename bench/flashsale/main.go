@@ -83,7 +83,7 @@ func run(ctx context.Context, short, draw bool, out string) error {
 			return err
 		}
 	}
-	if err := picture(r, filepath.Join(out, "flashsale.png")); err != nil {
+	if err := drawPicture(r, filepath.Join(out, "flashsale.png")); err != nil {
 		return err
 	}
 	return r.table(os.Stdout)

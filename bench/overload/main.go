@@ -74,7 +74,7 @@ func run(ctx context.Context, o options) error {
 	case o.table:
 		return r.markdown(os.Stdout)
 	case o.draw:
-		return picture(r, filepath.Join(o.out, "overload.png"))
+		return drawPicture(r, filepath.Join(o.out, "overload.png"))
 	case o.check:
 		return withStage(short, func(s *stage) error { return check(ctx, s, r) })
 	}
@@ -101,7 +101,7 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 	}
-	if err := picture(r, filepath.Join(o.out, "overload.png")); err != nil {
+	if err := drawPicture(r, filepath.Join(o.out, "overload.png")); err != nil {
 		return err
 	}
 	return r.markdown(os.Stdout)

@@ -84,7 +84,7 @@ func TestPicture(t *testing.T) {
 	if keep := os.Getenv("OVERLOAD_PICTURE"); keep != "" {
 		file = keep
 	}
-	if err := picture(r, file); err != nil {
+	if err := drawPicture(r, file); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Size() < 10_000 {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"image/color"
 	"math"
-	"os"
 	"slices"
 
 	"gonum.org/v1/plot"
@@ -12,30 +11,23 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
+
+	"headgate/bench/internal/picture"
 )
 
-// stroke is how a limiter is drawn: in colours of Okabe and Ito, which nearly
-// everybody can tell apart, and with dashes for those who see none.
-type stroke struct {
-	color  color.Color
-	dashes []vg.Length
-	width  vg.Length
-	glyph  draw.GlyphDrawer
+var strokes = map[string]picture.Stroke{
+	noLimiter:            {Color: picture.Grey, Width: 1.5, Glyph: draw.CrossGlyph{}},
+	static:               {Color: picture.Black, Dashes: []vg.Length{2, 2}, Width: 1.5, Glyph: draw.PlusGlyph{}},
+	"nft":                {Color: picture.Orange, Dashes: []vg.Length{6, 3}, Width: 1.5, Glyph: draw.SquareGlyph{}},
+	"HAProxy":            {Color: picture.Green, Dashes: []vg.Length{8, 2, 2, 2}, Width: 1.5, Glyph: draw.TriangleGlyph{}},
+	"in-process":         {Color: picture.Purple, Dashes: []vg.Length{4, 2}, Width: 1.5, Glyph: draw.RingGlyph{}},
+	guarded:              {Color: picture.Blue, Width: 3, Glyph: draw.CircleGlyph{}},
+	"headgate gradient2": {Color: picture.Vermilion, Width: 1.5, Glyph: draw.PyramidGlyph{}},
+	"headgate blog":      {Color: picture.SkyBlue, Width: 1.5, Glyph: draw.BoxGlyph{}},
 }
 
-var strokes = map[string]stroke{
-	noLimiter:            {color.RGBA{0x66, 0x66, 0x66, 0xff}, nil, 1.5, draw.CrossGlyph{}},
-	static:               {color.RGBA{0x00, 0x00, 0x00, 0xff}, []vg.Length{2, 2}, 1.5, draw.PlusGlyph{}},
-	"nft":                {color.RGBA{0xe6, 0x9f, 0x00, 0xff}, []vg.Length{6, 3}, 1.5, draw.SquareGlyph{}},
-	"HAProxy":            {color.RGBA{0x00, 0x9e, 0x73, 0xff}, []vg.Length{8, 2, 2, 2}, 1.5, draw.TriangleGlyph{}},
-	"in-process":         {color.RGBA{0xcc, 0x79, 0xa7, 0xff}, []vg.Length{4, 2}, 1.5, draw.RingGlyph{}},
-	guarded:              {color.RGBA{0x00, 0x72, 0xb2, 0xff}, nil, 3, draw.CircleGlyph{}},
-	"headgate gradient2": {color.RGBA{0xd5, 0x5e, 0x00, 0xff}, nil, 1.5, draw.PyramidGlyph{}},
-	"headgate blog":      {color.RGBA{0x56, 0xb4, 0xe9, 0xff}, nil, 1.5, draw.BoxGlyph{}},
-}
-
-// picture draws goodput and p99 of each kind of server over the load.
-func picture(r Report, file string) error {
+// drawPicture draws goodput and p99 of each kind of server over the load.
+func drawPicture(r Report, file string) error {
 	if len(r.Servers) == 0 {
 		return nil
 	}
@@ -70,23 +62,18 @@ func picture(r Report, file string) error {
 	height := vg.Length(len(plots))*3.1*vg.Inch + legend
 	c := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(12*vg.Inch, height), vgimg.UseDPI(110))}
 	page := draw.New(c)
-	key(plots[0][0], draw.Crop(page, 30, -10, page.Max.Y-legend, -8))
+	var names []picture.Named
+	for _, l := range limiters {
+		names = append(names, picture.Named{Name: l.Name, Stroke: strokes[l.Name]})
+	}
+	picture.Key(draw.Crop(page, 30, -10, page.Max.Y-legend, -8), names)
 	tiles := draw.Tiles{Rows: len(plots), Cols: 2, PadX: 20, PadY: 14, PadTop: legend, PadBottom: 6, PadLeft: 6, PadRight: 12}
 	for i, canvases := range plot.Align(plots, tiles, page) {
 		for j := range canvases {
-			plots[i][j].Legend = plot.NewLegend()
 			plots[i][j].Draw(canvases[j])
 		}
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	if _, err := c.WriteTo(f); err != nil {
-		f.Close()
-		return fmt.Errorf("draw %s: %w", file, err)
-	}
-	return f.Close()
+	return picture.Write(c, file)
 }
 
 // onTop is the limiters with one of them last.
@@ -104,20 +91,6 @@ func onTop(all []Limiter, name string) []Limiter {
 	return sorted
 }
 
-// key draws what the strokes mean, in one row above all plots.
-func key(p *plot.Plot, c draw.Canvas) {
-	style := p.Legend.TextStyle
-	x := c.Min.X
-	for _, l := range limiters {
-		s := strokes[l.Name]
-		y := c.Min.Y + 14
-		c.StrokeLine2(draw.LineStyle{Color: s.color, Width: s.width, Dashes: s.dashes}, x, y, x+24, y)
-		c.DrawGlyph(draw.GlyphStyle{Color: s.color, Radius: 3, Shape: s.glyph}, vg.Point{X: x + 12, Y: y})
-		c.FillText(style, vg.Point{X: x + 28, Y: y - 4}, l.Name)
-		x += 28 + style.Width(l.Name) + 14
-	}
-}
-
 func newPlot() *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.White
@@ -133,9 +106,7 @@ func add(p *plot.Plot, name string, xy plotter.XYs) error {
 	if err != nil {
 		return err
 	}
-	s := strokes[name]
-	line.Color, line.Dashes, line.Width = s.color, s.dashes, s.width
-	points.Color, points.Shape, points.Radius = s.color, s.glyph, 3
+	line.LineStyle, points.GlyphStyle = strokes[name].Line(), strokes[name].Points()
 	p.Add(line, points)
 	return nil
 }
