@@ -26,6 +26,8 @@ type simulateOptions struct {
 	file   string
 	output string
 	best   bool
+	set    string // of scenarios to compare all algorithms on
+	seeds  int
 	limits map[string]*int
 }
 
@@ -39,19 +41,26 @@ func newSimulateCmd() *cobra.Command {
 		Long:  simulateLong,
 		Example: `  headgate simulate --workers 16 --service 20ms --capacity 2
   headgate simulate --workers 8 --clients 200 --think 100ms --algorithm gradient2
-  headgate simulate --scenario overload.yaml -o svg > overload.svg`,
+  headgate simulate --scenario overload.yaml -o svg > overload.svg
+  headgate simulate --compare -o markdown`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.set != "" {
+				return compare(cmd, o)
+			}
 			return simulate(cmd, flags, o)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.file, "scenario", "", "read the scenario from this YAML file (- for standard input)")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or svg")
+	f.StringVarP(&o.output, "output", "o", "text", "text, json or svg; of --compare text, json or markdown")
 	f.BoolVar(&o.best, "best", false, "also search for the best constant limit, and compare")
+	f.StringVar(&o.set, "compare", "", "instead compare all algorithms with the best constant limit on a set of scenarios: report, or tuning")
+	f.Lookup("compare").NoOptDefVal = "report"
+	f.IntVar(&o.seeds, "seeds", 5, "runs of each scenario of --compare")
 	f.StringVar(&flags.Limit.Algorithm, "algorithm", "guarded", "the algorithm")
 	for _, name := range []string{"initial", "min", "max"} {
 		o.limits[name] = f.Int(name, 0, name+" limit, in units (default: the algorithm's own)")

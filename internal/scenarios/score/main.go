@@ -49,10 +49,6 @@ func run(ctx context.Context) error {
 	}
 	var todo []scenarios.Drawn
 	switch *set {
-	case "tuning":
-		for _, s := range scenarios.Tuning() {
-			todo = append(todo, scenarios.Drawn{Family: "tuning", Scenario: s})
-		}
 	case "drawn":
 		for _, text := range strings.Split(*draw, ",") {
 			seed, err := strconv.ParseUint(text, 10, 64)
@@ -61,10 +57,10 @@ func run(ctx context.Context) error {
 			}
 			todo = append(todo, scenarios.Draw(seed, *count)...)
 		}
-	case "report":
-		todo = scenarios.Draw(scenarios.ReportSeed, *count)
 	default:
-		return fmt.Errorf("-set %q is none of tuning, drawn, report", *set)
+		if todo, err = scenarios.Set(*set); err != nil {
+			return fmt.Errorf("-set: %w", err)
+		}
 	}
 	var all []scenarios.Score
 	families := map[string][]scenarios.Score{}
