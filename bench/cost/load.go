@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"headgate/bench/internal/gate"
 	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
 )
@@ -37,11 +39,18 @@ func (b *bench) keepAlive(ctx context.Context, r *Report) (err error) {
 	if err != nil {
 		return err
 	}
-	proxy, err := b.startHAProxy(ctx)
+	dir, err := os.MkdirTemp("", "haproxy-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, proxy.stop()) }()
+	defer os.RemoveAll(dir)
+	// One thread, as nginx has one worker.
+	proxy := gate.HAProxy{Port: proxyPort, Behind: port, MaxConn: 1000, Queue: time.Second, HTTP: true, Reuse: true}
+	lower, err := proxy.Start(ctx, b.srv, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lower()) }()
 	proxied := func() (float64, error) { return b.perSecond(ctx, clients, b.requester(proxyPort)) }
 	direct := func() (float64, error) { return measure(ctx) }
 	other, err := b.compare(name+", through / without HAProxy", 0, proxied, direct)
@@ -76,7 +85,7 @@ func (b *bench) refusal(ctx context.Context, r *Report) error {
 	if err != nil {
 		return err
 	}
-	lower, err := b.nft(ctx, fmt.Sprintf("tcp dport %d reject with tcp reset", port+2))
+	lower, err := gate.NFTReject(ctx, b.srv, port+2)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,12 +15,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"headgate/bench/internal/report"
 	"headgate/internal/lab"
 )
 
@@ -51,12 +50,9 @@ func main() {
 
 // Report is the file of results.
 type Report struct {
-	Date     string    `json:"date"`
-	Kernel   string    `json:"kernel"`
-	CPUs     int       `json:"cpus"`
-	Go       string    `json:"go"`
-	Programs []Program `json:"programs"`
-	Ratios   []Ratio   `json:"ratios"`
+	Machine  report.Machine `json:"machine"`
+	Programs []Program      `json:"programs"`
+	Ratios   []Ratio        `json:"ratios"`
 
 	Agents []AgentCost `json:"agents"`
 }
@@ -79,7 +75,7 @@ func run(ctx context.Context, short bool, out string) (err error) {
 	defer func() { err = errors.Join(err, unmount()) }()
 	b.state = filepath.Join(bpffs, "state")
 
-	r := Report{Date: time.Now().UTC().Format(time.RFC3339), Kernel: kernel(), CPUs: runtime.NumCPU(), Go: runtime.Version()}
+	r := Report{Machine: report.ThisMachine("HAProxy", "nft", "nginx")}
 	for _, m := range []struct {
 		name string
 		run  func(context.Context, *Report) error
@@ -95,21 +91,10 @@ func run(ctx context.Context, short bool, out string) (err error) {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	if err := write(out, r); err != nil {
+	if err := report.Write(out, r); err != nil {
 		return err
 	}
 	return r.table(os.Stdout)
-}
-
-func write(path string, r Report) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
 func (r Report) table(w io.Writer) error {
@@ -140,12 +125,4 @@ func goal(g float64, format string) string {
 		return ""
 	}
 	return fmt.Sprintf(format, g)
-}
-
-func kernel() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

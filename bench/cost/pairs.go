@@ -5,21 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/term"
 
+	"headgate/bench/internal/gate"
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
-	"headgate/pkg/config"
-	"headgate/pkg/controller"
 )
 
-// port is the protected one.
-const port = 8080
+const (
+	port      = 8080 // the protected one
+	proxyPort = 8079 // where HAProxy listens
+)
 
 type bench struct {
 	lab      *lab.Lab
@@ -43,7 +43,7 @@ type Ratio struct {
 // subject is something whose cost is measured: raise puts it in place.
 type subject struct {
 	name  string
-	raise func(context.Context) (lower func() error, err error)
+	raise func(context.Context) (gate.Lower, error)
 }
 
 // toggle measures with and without a subject in turn and compares pair by
@@ -110,7 +110,7 @@ func quantile(sorted []float64, q float64) float64 {
 
 // headgate is an agent with a fixed limit that nobody reaches.
 func (b *bench) headgate() subject {
-	return subject{"headgate", func(context.Context) (func() error, error) {
+	return subject{"headgate", func(context.Context) (gate.Lower, error) {
 		a, err := b.protect(60000)
 		if err != nil {
 			return nil, err
@@ -119,16 +119,15 @@ func (b *bench) headgate() subject {
 	}}
 }
 
+// ctCount is what nftables has for the same purpose: it counts the entries of
+// conntrack for the port.
+func (b *bench) ctCount() subject {
+	return subject{"nft ct count", func(ctx context.Context) (gate.Lower, error) {
+		return gate.NFT(ctx, b.srv, port, 60000)
+	}}
+}
+
 // protect starts an agent with a fixed limit on the port.
 func (b *bench) protect(limit int) (*agent.Agent, error) {
-	cfg := config.Default()
-	cfg.State = b.state
-	r := config.DefaultRule()
-	r.Name = "bench"
-	r.Ports = []uint16{port}
-	r.Scope = config.Scope{Netns: b.srv.NetNS}
-	r.Mode = config.ModeEnforce
-	r.Limit = config.Limit{Algorithm: "fixed", Params: controller.Params{Initial: &limit}}
-	cfg.Rules = []config.Rule{r}
-	return agent.Start(cfg, "bench", slog.New(slog.DiscardHandler))
+	return gate.Headgate(b.srv, port, b.state, gate.Fixed(limit))
 }

@@ -2,17 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
+	"headgate/bench/internal/gate"
 	"headgate/internal/lab"
-	"headgate/pkg/agent"
 	"headgate/pkg/config"
 	"headgate/pkg/status"
 )
@@ -22,8 +17,8 @@ const (
 	behindPort = 8001 // where the application listens behind a proxy
 )
 
-// gate is one way to stand in front of the service.
-type gate struct {
+// post is one way to stand in front of the service.
+type post struct {
 	Name string
 	Says string // what it is set to
 
@@ -33,7 +28,7 @@ type gate struct {
 
 // raised is a gate in place.
 type raised struct {
-	lower func() error
+	lower gate.Lower
 	look  func() (status.Target, bool) // nil where there is nothing to see
 }
 
@@ -45,38 +40,29 @@ type stage struct {
 	health netip.Prefix // where health checks come from
 }
 
-// gates are compared in this order. The static ones are set as people set them
+// posts are compared in this order. The static ones are set as people set them
 // who know the service on a good day: a pool of 16 with 50 ms each, a database
 // with room for 200.
-var gates = []gate{
+var posts = []post{
 	{
 		Name: "no limiter", Says: "nothing",
-		raise: func(context.Context, *stage) (*raised, error) {
-			return &raised{lower: func() error { return nil }}, nil
-		},
+		raise: blind(func(context.Context, *stage) (gate.Lower, error) { return func() error { return nil }, nil }),
 	},
 	{
 		Name: "static rate", Says: "nft: limit rate over 5000/second",
-		raise: nft(`table inet sale {
-	chain in {
-		type filter hook input priority filter;
-		tcp dport 8000 ct state new limit rate over 5000/second reject with tcp reset
-	}
-}`),
+		raise: blind(func(ctx context.Context, s *stage) (gate.Lower, error) { return gate.NFTRate(ctx, s.srv, port, 5000) }),
 	},
 	{
 		Name: "static connections", Says: "nft: ct count over 200",
-		raise: nft(`table inet sale {
-	set open { type inet_service; flags dynamic; size 65536; }
-	chain in {
-		type filter hook input priority filter;
-		tcp dport 8000 ct state new add @open { tcp dport ct count over 200 } reject with tcp reset
-	}
-}`),
+		raise: blind(func(ctx context.Context, s *stage) (gate.Lower, error) { return gate.NFT(ctx, s.srv, port, 200) }),
 	},
 	{
-		Name: "HAProxy", Says: fmt.Sprintf("maxconn %d to the server, queue 1 s", threads),
-		proxied: true, raise: haproxy,
+		Name: "HAProxy", Says: fmt.Sprintf("maxconn %d to the server, queue 1 s", threads), proxied: true,
+		raise: blind(func(ctx context.Context, s *stage) (gate.Lower, error) {
+			return gate.HAProxy{
+				Port: port, Behind: behindPort, MaxConn: threads, Queue: time.Second, HTTP: true,
+			}.Start(ctx, s.srv, s.dir)
+		}),
 	},
 	{
 		Name: "headgate, connections", Says: "all defaults",
@@ -88,74 +74,20 @@ var gates = []gate{
 	},
 }
 
-func nft(rules string) func(context.Context, *stage) (*raised, error) {
+// blind raises a gate that says nothing of what it does.
+func blind(raise func(context.Context, *stage) (gate.Lower, error)) func(context.Context, *stage) (*raised, error) {
 	return func(ctx context.Context, s *stage) (*raised, error) {
-		cmd := s.srv.Command(ctx, "nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(rules)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return &raised{lower: func() error {
-			out, err := s.srv.Command(context.Background(), "nft", "delete", "table", "inet", "sale").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("nft: %w: %s", err, out)
-			}
-			return nil
-		}}, nil
+		lower, err := raise(ctx, s)
+		return &raised{lower: lower}, err
 	}
-}
-
-func haproxy(ctx context.Context, s *stage) (*raised, error) {
-	file := filepath.Join(s.dir, "haproxy.cfg")
-	text := fmt.Sprintf(`global
-	maxconn 5000
-	nbthread 1
-defaults
-	mode http
-	timeout connect 1s
-	timeout client 10s
-	timeout server 10s
-	timeout queue 1s
-	option http-server-close
-frontend in
-	bind :%d
-	default_backend app
-backend app
-	server app 127.0.0.1:%d maxconn %d
-`, port, behindPort, threads)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		return nil, err
-	}
-	cmd := s.srv.Command(ctx, "haproxy", "-q", "-db", "-f", file)
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("haproxy: %w", err)
-	}
-	lower := func() error {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		return nil
-	}
-	for end := time.Now().Add(10 * time.Second); !s.srv.Listens(port); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			return nil, errors.Join(errors.New("haproxy does not listen"), lower())
-		}
-	}
-	return &raised{lower: lower}, nil
 }
 
 func headgate(set func(*config.Rule)) func(context.Context, *stage) (*raised, error) {
 	return func(_ context.Context, s *stage) (*raised, error) {
-		cfg := config.Default()
-		cfg.State = s.state
-		r := config.DefaultRule()
-		r.Name = "shop"
-		r.Ports = []uint16{port}
-		r.Scope = config.Scope{Netns: s.srv.NetNS}
-		r.Mode = config.ModeEnforce
-		r.Exempt = []netip.Prefix{s.health}
-		set(&r)
-		cfg.Rules = []config.Rule{r}
-		a, err := agent.Start(cfg, "bench", slog.New(slog.DiscardHandler))
+		a, err := gate.Headgate(s.srv, port, s.state, func(r *config.Rule) {
+			r.Exempt = []netip.Prefix{s.health}
+			set(r)
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,12 +18,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"text/tabwriter"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"headgate/bench/internal/report"
 	"headgate/internal/lab"
 )
 
@@ -48,22 +46,16 @@ func main() {
 
 // Report is the file of results.
 type Report struct {
-	Date   string `json:"date"`
-	Kernel string `json:"kernel"`
-	CPUs   int    `json:"cpus"`
-	Story  Story  `json:"story"`
-	Gates  []Run  `json:"gates"`
+	Machine report.Machine `json:"machine"`
+	Story   Story          `json:"story"`
+	Gates   []Run          `json:"gates"`
 }
 
 func run(ctx context.Context, short, draw bool, out string) error {
 	file := filepath.Join(out, "flashsale.json")
 	var r Report
 	if draw {
-		text, err := os.ReadFile(file)
-		if err == nil {
-			err = json.Unmarshal(text, &r)
-		}
-		if err != nil {
+		if err := report.Read(file, &r); err != nil {
 			return err
 		}
 	} else {
@@ -71,15 +63,11 @@ func run(ctx context.Context, short, draw bool, out string) error {
 		if short {
 			story.Calm, story.Sale, story.After = 5, 8, 7
 		}
-		r = Report{Date: time.Now().UTC().Format(time.RFC3339), Kernel: kernel(), CPUs: runtime.NumCPU(), Story: story}
+		r = Report{Machine: report.ThisMachine("HAProxy", "PostgreSQL", "gunicorn", "nft"), Story: story}
 		if err := tell(ctx, &r); err != nil {
 			return err
 		}
-		text, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(os.MkdirAll(out, 0o755), os.WriteFile(file, append(text, '\n'), 0o644)); err != nil {
+		if err := report.Write(file, r); err != nil {
 			return err
 		}
 	}
@@ -122,8 +110,8 @@ func tell(ctx context.Context, r *Report) (err error) {
 		return err
 	}
 	s := &stage{srv: srv, dir: dir, state: filepath.Join(bpffs, "state"), health: health}
-	for i, g := range gates {
-		fmt.Fprintf(os.Stderr, "%d of %d: %s (%s), %.0f s\n", i+1, len(gates), g.Name, g.Says, r.Story.Seconds())
+	for i, g := range posts {
+		fmt.Fprintf(os.Stderr, "%d of %d: %s (%s), %.0f s\n", i+1, len(posts), g.Name, g.Says, r.Story.Seconds())
 		played, err := r.Story.play(ctx, g, s, svc, l.Host("cli"), l.Host("probe"))
 		if err != nil {
 			return fmt.Errorf("%s: %w", g.Name, err)
@@ -146,12 +134,4 @@ func (r Report) table(w io.Writer) error {
 			g.During.Goodput(), g.During.P50Seconds, g.During.P99Seconds, g.After.Goodput(), back, g.HealthFailed, g.HealthChecks)
 	}
 	return t.Flush()
-}
-
-func kernel() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

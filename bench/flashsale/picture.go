@@ -13,7 +13,7 @@ import (
 	"headgate/bench/internal/picture"
 )
 
-// strokes are in the order of the gates.
+// strokes are in the order of the posts.
 var strokes = []picture.Stroke{
 	{Color: picture.Grey, Width: 1.5},
 	{Color: picture.Orange, Dashes: []vg.Length{6, 3}, Width: 1.5},

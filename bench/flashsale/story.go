@@ -68,7 +68,7 @@ type Look struct {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // play tells the story with one gate.
-func (s Story) play(ctx context.Context, g gate, st *stage, svc *service, cli, probe *lab.Host) (_ Run, err error) {
+func (s Story) play(ctx context.Context, g post, st *stage, svc *service, cli, probe *lab.Host) (_ Run, err error) {
 	r := Run{Name: g.Name, Says: g.Says}
 	appPort := port
 	if g.proxied {

@@ -156,7 +156,7 @@ func measure(ctx context.Context, s *stage, sub subject) (out Server, err error)
 	progress := func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%s %3.0f s: %s\n", sub.Name, time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
-	out = Server{Name: sub.Name, Says: sub.Says, Machine: report.ThisMachine(versions)}
+	out = Server{Name: sub.Name, Says: sub.Says, Machine: report.ThisMachine("HAProxy", "PostgreSQL", "nft", "nginx", "redis")}
 	h := &holder{sub: sub, s: s}
 	defer func() { err = errors.Join(err, h.stop()) }()
 	if err := h.have(ctx, false); err != nil {
@@ -288,13 +288,4 @@ func (h *holder) stop() error {
 	down := h.down
 	h.down = nil
 	return down()
-}
-
-// versions are of the programs that take part.
-var versions = map[string][]string{
-	"nginx":      {"/usr/sbin/nginx", "-v"},
-	"PostgreSQL": {"psql", "--version"},
-	"redis":      {"redis-server", "--version"},
-	"HAProxy":    {"/usr/sbin/haproxy", "-v"},
-	"nft":        {"/usr/sbin/nft", "--version"},
 }

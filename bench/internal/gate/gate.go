@@ -23,26 +23,42 @@ type Lower func() error
 
 // NFT has nftables refuse connections above so many to a port.
 func NFT(ctx context.Context, h *lab.Host, port, limit int) (Lower, error) {
+	return nft(ctx, h, fmt.Sprintf("tcp dport %[1]d ct state new add @open { tcp dport ct count over %[2]d }", port, limit))
+}
+
+// NFTRate has nftables refuse connections above so many a second to a port.
+func NFTRate(ctx context.Context, h *lab.Host, port, perSecond int) (Lower, error) {
+	return nft(ctx, h, fmt.Sprintf("tcp dport %d ct state new limit rate over %d/second", port, perSecond))
+}
+
+// NFTReject has nftables refuse what comes to a port.
+func NFTReject(ctx context.Context, h *lab.Host, port int) (Lower, error) {
+	return nft(ctx, h, fmt.Sprintf("tcp dport %d", port))
+}
+
+// nft has nftables reset what comes in and matches.
+func nft(ctx context.Context, h *lab.Host, match string) (Lower, error) {
 	const table = "bench"
-	cmd := h.Command(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`table inet %[1]s {
+	run := func(ctx context.Context, rules string) error {
+		cmd := h.Command(ctx, "nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft (apt-get install nftables): %w: %s", err, out)
+		}
+		return nil
+	}
+	err := run(ctx, fmt.Sprintf(`table inet %s {
 	set open { type inet_service; flags dynamic; size 65536; }
 	chain in {
 		type filter hook input priority filter;
-		tcp dport %[2]d ct state new add @open { tcp dport ct count over %[3]d } reject with tcp reset
+		%s reject with tcp reset
 	}
 }
-`, table, port, limit))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("nft (apt-get install nftables): %w: %s", err, out)
+`, table, match))
+	if err != nil {
+		return nil, err
 	}
-	return func() error {
-		out, err := h.Command(context.Background(), "nft", "delete", "table", "inet", table).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	}, nil
+	return func() error { return run(context.Background(), "delete table inet "+table+"\n") }, nil
 }
 
 // HAProxy is a proxy in front of a port.
@@ -52,12 +68,16 @@ type HAProxy struct {
 	MaxConn int           // connections to there
 	Queue   time.Duration // how long the others wait at most; then they are refused
 	HTTP    bool          // else bytes
+	Reuse   bool          // of HTTP: connections to there are kept for others; else each has one request
 }
 
 // Start starts it and waits until it listens. Its configuration goes into dir.
 func (p HAProxy) Start(ctx context.Context, h *lab.Host, dir string) (Lower, error) {
 	mode := "mode tcp"
-	if p.HTTP {
+	switch {
+	case p.HTTP && p.Reuse:
+		mode = "mode http\n\thttp-reuse always"
+	case p.HTTP:
 		mode = "mode http\n\toption http-server-close"
 	}
 	file := filepath.Join(dir, "haproxy.cfg")

@@ -26,14 +26,28 @@ type Machine struct {
 	Versions map[string]string `json:"versions"` // of the programs that took part
 }
 
-// ThisMachine describes this machine now, and programs by the command that
-// prints the version of each.
-func ThisMachine(programs map[string][]string) Machine {
+// versions are the commands that print the version of a program.
+var versions = map[string][]string{
+	"HAProxy":    {"/usr/sbin/haproxy", "-v"},
+	"PostgreSQL": {"psql", "--version"},
+	"gunicorn":   {"gunicorn", "--version"},
+	"nft":        {"/usr/sbin/nft", "--version"},
+	"nginx":      {"/usr/sbin/nginx", "-v"},
+	"redis":      {"redis-server", "--version"},
+}
+
+// ThisMachine describes this machine now, and the programs of these names as far
+// as it has them.
+func ThisMachine(programs ...string) Machine {
 	m := Machine{
 		Date: time.Now().UTC().Format(time.RFC3339), Kernel: kernel(), CPU: cpu(), CPUs: runtime.NumCPU(),
 		Go: runtime.Version(), Versions: map[string]string{},
 	}
-	for name, command := range programs {
+	for _, name := range programs {
+		command := versions[name]
+		if command == nil {
+			continue
+		}
 		out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
 		if line, _, _ := strings.Cut(string(out), "\n"); err == nil {
 			m.Versions[name] = strings.TrimSpace(line)
