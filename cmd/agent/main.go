@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"headgate/internal/lab"
 	"headgate/pkg/config"
@@ -90,7 +91,7 @@ The exit code is 0 when what was asked for was done, 1 when it could not be, and
 	root.SetOut(stdout) // completion asks for it when it is made
 	root.SetErr(stderr)
 	root.SetVersionTemplate(versionText())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{flagError(err)} })
 	root.AddCommand(
 		newRunCmd(),
 		newCheckCmd(),
@@ -114,6 +115,15 @@ The exit code is 0 when what was asked for was done, 1 when it could not be, and
 	root.InitDefaultCompletionCmd("completion") // not for root alone, which has children
 	tellUsageErrors(root)
 	return root
+}
+
+// flagError says what a flag takes, where the error of its parser does not.
+func flagError(err error) error {
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) && bad.GetFlag().Value.Type() == "duration" {
+		return fmt.Errorf("--%s: %q is not a time and its unit, such as 500ms, 10s, 5m or 1h30m", bad.GetFlag().Name, bad.GetValue())
+	}
+	return err
 }
 
 // tellUsageErrors makes what is wrong with arguments errors of usage.
