@@ -360,7 +360,8 @@ func (a *Agent) announce(d *difference) {
 	}
 	for _, c := range d.changes {
 		if c.rule {
-			log(c.old).Info("another rule holds", "algorithm", c.old.config.Rule.Limit.Algorithm, "mode", c.old.mode)
+			what, former := describe(c.was, c.old.config.Rule)
+			log(c.old).With(former...).Info(what, "algorithm", c.old.config.Rule.Limit.Algorithm, "mode", c.old.mode)
 		}
 	}
 	for _, t := range d.removed {
@@ -369,6 +370,15 @@ func (a *Agent) announce(d *difference) {
 	for _, m := range d.missing {
 		a.log.Warn("a network namespace is gone; its rules hold again when it is back", "netns", m.name, "reason", m.reason)
 	}
+}
+
+// describe says what a target goes on under, and which rule and scope it had
+// before where these are others.
+func describe(was, is *config.Rule) (what string, former []any) {
+	if was.Name == is.Name && was.Scope.String() == is.Scope.String() {
+		return "the rule of the port has changed", nil
+	}
+	return "the port goes over to another rule", []any{"former_rule", was.Name, "former_scope", was.Scope.String()}
 }
 
 // clear takes away what nobody needs any more, once the plan is in force. What

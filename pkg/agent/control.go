@@ -15,6 +15,7 @@ import (
 type override struct {
 	limit *int
 	until time.Duration // CLOCK_MONOTONIC, of the limit; 0: for good
+	ended string        // why it is no longer set by hand; empty once that was told
 	mode  config.Mode   // empty: none
 
 	exempt  []netip.Prefix // beside those of the rule
@@ -37,12 +38,13 @@ func (a *Agent) SetLimit(r control.Limit) (control.Answer, error) {
 	return a.override(r.Target, func(t *target, now time.Duration) {
 		if r.Clear {
 			if t.overridden.limit != nil {
-				a.sayOf(t, "the limit that was set by hand is cleared")
+				a.log.Warn("limit cleared by hand", "rule", t.config.Rule.Name, "port", t.config.Port,
+					"scope", t.config.Rule.Scope.String())
 			}
 			t.clearLimit(now, "cleared by hand")
 			return
 		}
-		t.overridden.limit, t.overridden.until = &r.Limit, 0
+		t.overridden.limit, t.overridden.until, t.overridden.ended = &r.Limit, 0, ""
 		if r.ForSeconds > 0 {
 			t.overridden.until = now + max(time.Duration(r.ForSeconds*float64(time.Second)), 1)
 		}
@@ -140,7 +142,7 @@ func (t *target) setMode() {
 // clearLimit ends a limit that was set by hand, if one was.
 func (t *target) clearLimit(now time.Duration, why string) {
 	if t.overridden.limit != nil {
-		t.overridden.limit, t.overridden.until = nil, 0
+		t.overridden.limit, t.overridden.until, t.overridden.ended = nil, 0, why
 		t.change = change{reason: why, at: now}
 	}
 }

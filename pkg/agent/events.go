@@ -93,6 +93,7 @@ func (a *Agent) tell(now time.Duration) error {
 	})
 	for _, t := range a.targets {
 		t.countRefusals()
+		a.tellCleared(t)
 		a.tellLimit(t, now)
 	}
 	if len(all) == 0 {
@@ -148,6 +149,15 @@ func (a *Agent) tellRefusal(t *target, r refusal, now time.Duration, last bool) 
 		t.told.silent = 0
 	}
 	a.events.Publish(e)
+}
+
+// tellCleared publishes that the limit is that of the algorithm again, whether or
+// not that is another number.
+func (a *Agent) tellCleared(t *target) {
+	if why := t.overridden.ended; why != "" {
+		t.overridden.ended = ""
+		a.sayOf(t, "%s: the limit is that of %s again, %d", why, t.config.Rule.Limit.Algorithm, t.decision.Limit)
+	}
 }
 
 // tellLimit publishes a change of a limit, unless one was published a moment

@@ -106,10 +106,11 @@ type missing struct {
 // retuning is a target that goes on under another rule.
 type retuning struct {
 	old, new *target
-	rule     bool // anything in it is another
-	limit    bool // the limit is computed in another way
-	unit     bool // something else is counted
-	sources  bool // something else is made of sources
+	was      *config.Rule // of old; once it is retuned it has that of new
+	rule     bool         // anything in it is another
+	limit    bool         // the limit is computed in another way
+	unit     bool         // something else is counted
+	sources  bool         // something else is made of sources
 }
 
 // prepare finds the difference to a plan. It opens namespaces and changes
@@ -236,6 +237,7 @@ func compare(old, new *target) retuning {
 	return retuning{
 		old:     old,
 		new:     new,
+		was:     was,
 		rule:    !reflect.DeepEqual(was, is),
 		unit:    unit,
 		sources: !reflect.DeepEqual(was.SourcePolicy(), is.SourcePolicy()),
