@@ -323,11 +323,14 @@ func (g *Guarded) enforce(now float64) {
 			why = ReasonDither
 		}
 	}
+	step := whole(g.limit) - g.moved
 	g.moved = whole(g.limit)
 	afterRefusal := whole(g.bound(limit))
 	if g.calm {
 		limit += g.p.Burst * g.peak * g.baseline
-		if g.decision.Limit == g.decision.AfterRefusal {
+		// It may go the other way than the limit itself: the larger step says why.
+		was, is := g.decision.Limit-g.decision.AfterRefusal, whole(g.bound(limit))-afterRefusal
+		if max(is-was, was-is) >= max(step, -step) {
 			why = ReasonBurst
 		}
 	}

@@ -347,3 +347,34 @@ func BenchmarkThousandTargets(b *testing.B) {
 		}
 	}
 }
+
+// An allowance that shrinks with what is completed is the reason of the change,
+// not the growth of the limit before.
+func TestGuardedTellsOfItsAllowance(t *testing.T) {
+	g, err := NewGuarded(DefaultGuardedParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const window = 100 * time.Millisecond
+	now, shrank := time.Duration(0), 0
+	tick := func(done uint64) {
+		now += window
+		before := g.decision
+		d := g.Decide(Tick{Now: now, Samples: done, Sum: time.Duration(done) * 20 * time.Millisecond, MaxInFlight: 15})
+		if d.Limit < before.Limit && d.AfterRefusal == before.AfterRefusal && d.Limit > d.AfterRefusal {
+			shrank++
+			if d.Reason != ReasonBurst {
+				t.Fatalf("%d to %d at a limit of %d: %q", before.Limit, d.Limit, d.AfterRefusal, d.Reason)
+			}
+		}
+	}
+	for range 100 {
+		tick(75)
+	}
+	for range 300 {
+		tick(10)
+	}
+	if shrank == 0 {
+		t.Errorf("the allowance never shrank: %+v", g.decision)
+	}
+}

@@ -30,7 +30,7 @@ var reasonWords = map[Reason]string{
 	ReasonProbe:    "lowered for a moment, to time a few units that nothing waits in front of",
 	ReasonProbed:   "the probe is over",
 	ReasonLower:    "the service became faster than was thought, and needs fewer at once",
-	ReasonBurst:    "nothing was refused for a while: a burst may go above the limit",
+	ReasonBurst:    "nothing was refused for a while: a burst may go above the limit, the further the more is completed",
 	ReasonRefusal:  "the allowance for bursts is spent",
 	ReasonDither:   "moved a little up and down, to see whether more at once completes more",
 	ReasonStuck:    "nothing finished for a second while others were refused, so one more is let in",

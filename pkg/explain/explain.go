@@ -129,11 +129,28 @@ type speaker struct {
 
 func (s *speaker) is(term string) bool { return s.term[term] == 1 }
 
-// least and most are the bounds of the limit.
-func (s *speaker) least() int { return max(s.Min, 1) }
-func (s *speaker) atMost() bool {
-	return s.Max > 0 && max(float64(s.Base), math.Round(s.term["limit"])) >= float64(s.Max)
+// burst is the allowance above the limit itself, which ends with the first
+// refusal.
+func (s *speaker) burst() int { return int(s.term["burst"]) }
+
+// own is the limit itself, without the allowance and what moves it for a window.
+func (s *speaker) own() int {
+	if v := int(math.Round(s.term["limit"])); v > 0 && s.guards() {
+		return v
+	}
+	return s.Base
 }
+
+// guards says whether the algorithm is guarded, whose limit is not all that is
+// in force.
+func (s *speaker) guards() bool { return s.Target.Algorithm == "guarded" }
+
+// atWork are the units in flight that the limit is for.
+func (s *speaker) atWork() int { return max(s.Target.InFlight-s.Idle, 0) }
+
+// least and most are the bounds of the limit.
+func (s *speaker) least() int   { return max(s.Min, 1) }
+func (s *speaker) atMost() bool { return s.Max > 0 && max(s.Base-s.burst(), s.own()) >= s.Max }
 
 func (s *speaker) fixed() bool { return s.Target.Algorithm == "fixed" }
 
@@ -229,17 +246,20 @@ func (s *speaker) refusals() (lines []string) {
 	if len(lines) == 0 {
 		return append([]string{"Nobody was refused until now."}, exempted...)
 	}
-	now := "None in the last second."
-	if s.RefusedPerSecond > 0 {
-		now = fmt.Sprintf("%s in the last second.", status.Count(s.RefusedPerSecond))
-	}
 	for _, c := range t.Classes {
 		if c.RejectedTotal > 0 {
 			lines = append(lines, fmt.Sprintf("Of these, %s were of the class %s.", status.Count(float64(c.RejectedTotal)), c.Name))
 		}
 	}
-	lines = append(append(lines, exempted...), now)
-	if l := s.LastRefused; l != nil {
+	lines = append(lines, exempted...)
+	l := s.LastRefused
+	switch {
+	case s.RefusedPerSecond > 0:
+		lines = append(lines, fmt.Sprintf("%s in the last second.", status.Count(s.RefusedPerSecond)))
+	case l == nil || l.SecondsAgo > 2: // the count of the last second is up to a second old
+		lines = append(lines, "None in the last second.")
+	}
+	if l != nil {
 		letIn := ""
 		if l.LetIn {
 			letIn = " (it was let in)"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"math"
 	"net/netip"
 	"os"
@@ -67,7 +68,7 @@ func (s *service) run(t *testing.T, algorithm string, p controller.Params, windo
 	var d, before controller.Decision
 	last := 0
 	var in controller.Tick
-	changed, refused, now := 0, uint64(0), time.Duration(0)
+	changed, refusedAt, refused, now := 0, 0, uint64(0), time.Duration(0)
 	for i := 0; i < windows || s.until != nil && !s.until(a); i++ {
 		now = time.Duration(i) * 100 * time.Millisecond
 		in = s.tick(now, d, wanted(i))
@@ -75,7 +76,9 @@ func (s *service) run(t *testing.T, algorithm string, p controller.Params, windo
 		if i > 0 && d.Limit != before.Limit {
 			changed = i
 		}
-		refused += in.Refused
+		if refused += in.Refused; in.Refused > 0 {
+			refusedAt = i
+		}
 		last = i
 	}
 	f := Facts{
@@ -86,11 +89,14 @@ func (s *service) run(t *testing.T, algorithm string, p controller.Params, windo
 			LastChange: status.Change{Reason: string(d.Reason), SecondsAgo: float64(last-changed) / 10},
 		},
 	}
+	if changed == 0 {
+		f.Target.LastChange = status.Change{}
+	}
 	if p.Max != nil {
 		f.Max = *p.Max
 	}
 	if refused > 0 {
-		f.LastRefused = &Refused{Client: netip.MustParseAddrPort("192.0.2.7:41732"), Reason: "limit", SecondsAgo: 0.2}
+		f.LastRefused = &Refused{Client: netip.MustParseAddrPort("192.0.2.7:41732"), Reason: "limit", SecondsAgo: float64(last-refusedAt)/10 + 0.05}
 	}
 	return f
 }
@@ -117,6 +123,7 @@ func situations(t *testing.T) map[string]Facts {
 	return map[string]Facts{
 		"guarded-start":    web().run(t, "guarded", controller.Params{}, 1, steadily(0)),
 		"guarded-calm":     calm,
+		"guarded-burst":    web().run(t, "guarded", controller.Params{Max: ptr(60)}, 300, steadily(15)),
 		"guarded-overload": overload,
 		"guarded-grows":    web().run(t, "guarded", controller.Params{}, 3, steadily(400)),
 		"guarded-probe":    probed.run(t, "guarded", controller.Params{}, 100, steadily(400)),
@@ -224,5 +231,40 @@ func TestJSON(t *testing.T) {
 	}
 	if text, err = json.Marshal(New(Facts{Listening: true, Timed: true})); err != nil || !strings.Contains(string(text), `"notes":[]`) {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// The headline, the limit itself, its allowance and what would raise it speak of
+// the same numbers.
+func TestBurstAllowanceAgrees(t *testing.T) {
+	for name, f := range situations(t) {
+		terms := make(map[string]float64)
+		for _, term := range f.Terms {
+			terms[term.Name] = term.Value
+		}
+		burst, own := int(terms["burst"]), int(math.Round(terms["limit"]))
+		e := New(f)
+		why, raise := strings.Join(e.Why, " "), strings.Join(e.Raise, " ")
+		if burst == 0 {
+			if strings.Contains(why+raise, "allowance") {
+				t.Errorf("%s: there is no allowance: %s %s", name, why, raise)
+			}
+			continue
+		}
+		if own+burst+f.Idle != f.Target.Limit {
+			t.Errorf("%s: %d and %d and %d idle ones are not %d", name, own, burst, f.Idle, f.Target.Limit)
+		}
+		if want := fmt.Sprintf("The limit itself is %d. %d more are an allowance", own, burst); !strings.Contains(why, want) {
+			t.Errorf("%s: not said: %s: %s", name, want, why)
+		}
+		if strings.Contains(raise, "More in flight") && !strings.Contains(raise, fmt.Sprintf("of %d,", own)) {
+			t.Errorf("%s: what would raise the limit is not about %d: %s", name, own, raise)
+		}
+		if strings.Contains(why, "at its maximum") || strings.Contains(raise, "limit.max") {
+			t.Errorf("%s: the limit itself, %d, is below its maximum: %s %s", name, own, why, raise)
+		}
+		if f.Target.LastChange.Reason != string(controller.ReasonBurst) {
+			t.Errorf("%s: an allowance is in force, and the reason is %q", name, f.Target.LastChange.Reason)
+		}
 	}
 }

@@ -29,7 +29,7 @@ func (s *speaker) raise() (ways []string) {
 	case s.term["baseline_seconds"] <= 0 && t.Algorithm != "aimd":
 		add(true, "Answers to requests: without any there is nothing to go by.")
 	case !s.busy():
-		add(true, "More in flight: %s of %d, and what is not needed is not raised.", are(t.InFlight), t.Limit)
+		add(true, "More in flight: %s of %d%s, and what is not needed is not raised.", are(s.atWork()), s.own(), s.leftAside())
 	case s.queued():
 		add(true, "A faster service: at %s instead of %s there is no queue.", status.Seconds(s.term["baseline_seconds"]), status.Seconds(s.now()))
 		add(t.Algorithm == "guarded", "If %s was always too short: a probe finds that out, the next at least %s after the last.",
@@ -42,9 +42,22 @@ func (s *speaker) raise() (ways []string) {
 	return ways
 }
 
+// leftAside says what is not counted where only the limit itself is meant.
+func (s *speaker) leftAside() string {
+	switch {
+	case s.burst() > 0 && s.Idle > 0:
+		return ", idle ones and the allowance for bursts left aside"
+	case s.burst() > 0:
+		return ", the allowance for bursts left aside"
+	case s.Idle > 0:
+		return ", idle ones left aside"
+	}
+	return ""
+}
+
 // busy says whether the limit is in use, as the algorithms ask.
 func (s *speaker) busy() bool {
-	return s.RefusedPerSecond > 0 || !s.is("app_limited") && 2*(s.Target.InFlight-s.Idle) >= s.Base
+	return s.RefusedPerSecond > 0 || !s.is("app_limited") && 2*s.atWork() >= s.own()
 }
 
 func (s *speaker) queued() bool {

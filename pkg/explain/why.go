@@ -15,7 +15,7 @@ func (s *speaker) why() (why []string) {
 		}
 	}
 	t := &s.Target
-	add(s.Override != nil, "Somebody set it by hand. What follows is what the algorithm would have.")
+	add(s.Override != nil, "Somebody set it by hand. What follows is what the algorithm would have, %d.", s.Base)
 	add(s.Idle > 0, "%d is for %s that are worked on; %s only kept open, and %s no slot of these.",
 		s.Base, s.units, are(s.Idle), takes(s.Idle))
 	switch t.Algorithm {
@@ -39,7 +39,12 @@ func (s *speaker) why() (why []string) {
 	add(s.is("app_limited"), "Less than half of it is in use, so it stays: what is not needed is not raised.")
 	add(t.Pace.RatePerSecond > 0, "Beside the limit there is a pace: %s a second, whatever is in flight.", number(t.Pace.RatePerSecond))
 	why = append(why, s.classes()...)
-	add(s.atMost(), "It is at its maximum, limit.max: %d.", s.Max)
+	switch {
+	case s.atMost():
+		add(true, "It is at its maximum, limit.max: %d.", s.Max)
+	case s.burst() > 0 && s.Max > 0 && s.Base >= s.Max:
+		add(true, "The allowance ends at limit.max: %d.", s.Max)
+	}
 	return why
 }
 
@@ -130,16 +135,22 @@ func (s *speaker) guarded() (why []string) {
 		number(s.term["throughput_per_second"]), number(s.term["carried"]))
 	switch {
 	case s.is("probing"):
-		add(true, "A probe is on: for a moment fewer are let in, to time a few that nothing waits in front of.")
+		add(true, "A probe is on: for a moment %d are let in and not the limit of %d, to time a few that nothing waits in front of.", s.Base, s.own())
 	case s.is("starting"):
 		add(true, "No queue was ever seen, so each full window adds what the service works on.")
 	default:
 		limit, share, growth := s.term["limit"], min(max(ratio, 0.5), 1), s.term["growth"]
-		add(true, "While it is in use, each window moves it towards gradient times limit plus growth: %.2f x %s + %s = %s.",
+		add(true, "While it is in use, each window moves the limit towards gradient times limit plus growth: %.2f x %s + %s = %s.",
 			share, number(limit), number(growth), number(share*limit+growth))
 	}
 	add(s.term["headroom"] < 0.95, "More at once was seen to complete hardly more, so it grows at %.0f %% of the usual.", 100*s.term["headroom"])
-	add(s.term["burst"] > 0, "%s of it are an allowance for bursts, which ends with the first refusal.", number(s.term["burst"]))
+	switch own := s.own(); {
+	case s.burst() > 0:
+		add(true, "The limit itself is %d. %d more are an allowance for bursts: it ends with the first refusal, and comes back when nothing was refused for a while.",
+			own, s.burst())
+	case !s.is("probing") && s.Base != own:
+		add(true, "The limit itself is %d; in this window %d are let in, to see whether more at once completes more.", own, s.Base)
+	}
 	return why
 }
 
