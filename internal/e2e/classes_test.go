@@ -109,7 +109,7 @@ func TestClassesUnderLoad(t *testing.T) {
 			if ip == "IPv6" {
 				from, to = six, netip.AddrPortFrom(srv.Addr6, port)
 			}
-			closeAtEnd(t, srv)
+			serveUntilEOF(t, srv)
 			with := func(limit int) *config.Config { return steady(srv, both(way.set(limit), classes)) }
 			a := start(t, with(20))
 			newRush(t, cli, from[2], to, clients, stay)
@@ -150,32 +150,6 @@ func TestClassesUnderLoad(t *testing.T) {
 			}
 		})
 	}
-}
-
-// closeAtEnd is a server that closes when its client does.
-func closeAtEnd(t *testing.T, h *lab.Host) {
-	t.Helper()
-	ln, err := h.Listen("tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				_, _ = c.Read(make([]byte, 1))
-				c.Close()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		ln.Close()
-		all.Wait()
-	})
 }
 
 // A thousand of each class at the same moment: each has its guarantee, all

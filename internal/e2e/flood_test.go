@@ -136,6 +136,25 @@ func newFloodRig(t *testing.T, syncookies string) *floodRig {
 	return r
 }
 
+// newFarFloodRig is one whose clients come over a wire to the address that is
+// returned, so far away that a SYN-ACK takes a while to them. The flood comes from
+// the hub.
+func newFarFloodRig(t *testing.T, away time.Duration) (r *floodRig, to netip.AddrPort) {
+	t.Helper()
+	l := lab.ForTest(t, "mid", "srv", "cli")
+	w := wire(t, l, func(f *lab.Frame) {
+		if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
+			f.Delay(away)
+		}
+	})
+	r = &floodRig{srv: l.Host("srv"), cli: l.Host("cli"), foe: l.Host("mid")}
+	// What is sent back to those who are nobody ends at the hub.
+	if err := r.foe.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
+		t.Fatal(err)
+	}
+	return r, netip.AddrPortFrom(w.A.Addr4, port)
+}
+
 var (
 	floodFrom4 = netip.MustParsePrefix("20.0.0.0/8")
 	floodFrom6 = netip.MustParsePrefix("2001:db8::/32")
@@ -247,38 +266,18 @@ func (r *floodRig) addresses() [2]netip.AddrPort {
 // limit holds again.
 func TestFloodTrimsOvershoot(t *testing.T) {
 	const strangers = 200
-	delay := func(f *lab.Frame) {
-		if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
-			f.Delay(100 * time.Millisecond)
-		}
-	}
-	l := lab.ForTest(t, "mid", "srv", "cli")
-	mid, srv := l.Host("mid"), l.Host("srv")
-	w, err := l.NewWire(srv, l.Host("cli"), delay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	// The flood comes from the hub, and what is sent back ends there.
-	if err := mid.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
-		t.Fatal(err)
-	}
-	a := protect(t, srv, floodLimit)
-	k := keep(t, srv, "tcp", ":8080")
-	r := floodRig{srv: srv, foe: mid}
+	r, to := newFarFloodRig(t, 100*time.Millisecond)
+	a := protect(t, r.srv, floodLimit)
+	k := keep(t, r.srv, "tcp", ":8080")
 	stop := r.flood(t, 2000)
 	defer stop()
 	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
 
-	c := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
+	c := newCrowd(t, r.cli, to, strangers)
 	var first, last time.Time
 	most := 0
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		n := connections(t, srv, port)
+		n := connections(t, r.srv, port)
 		most = max(most, n)
 		switch {
 		case n <= floodLimit:
@@ -297,7 +296,7 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 		t.Errorf("over the limit for %v", last.Sub(first))
 	}
 	c.wait(t, patience)
-	if n := connections(t, srv, port); n != floodLimit {
+	if n := connections(t, r.srv, port); n != floodLimit {
 		t.Errorf("%d connections are left", n)
 	}
 	await(t, "the same in flight", func() (any, bool) { st := target(a); return st, st.InFlight == floodLimit })
@@ -306,7 +305,7 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 	}
 	// The same clients are known now: none is let in who is over the limit.
 	trimmed := target(a).TrimmedTotal
-	again := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
+	again := newCrowd(t, r.cli, to, strangers)
 	again.wait(t, patience)
 	if again.refused != strangers || target(a).TrimmedTotal != trimmed {
 		t.Errorf("%v; %d ended, before %d", again, target(a).TrimmedTotal, trimmed)
@@ -319,35 +318,16 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 // has ended before their handshakes did.
 func TestFloodEndsBeforeHandshakes(t *testing.T) {
 	const strangers = floodLimit + 30
-	delay := func(f *lab.Frame) {
-		if s, ok := f.Segment(); ok && s.Has(lab.SYN|lab.ACK, lab.SYN|lab.ACK) {
-			f.Delay(3800 * time.Millisecond)
-		}
-	}
-	l := lab.ForTest(t, "mid", "srv", "cli")
-	mid, srv := l.Host("mid"), l.Host("srv")
-	w, err := l.NewWire(srv, l.Host("cli"), delay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := mid.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
-		t.Fatal(err)
-	}
-	a := protect(t, srv, floodLimit)
-	k := keep(t, srv, "tcp", ":8080")
-	r := floodRig{srv: srv, foe: mid}
+	r, to := newFarFloodRig(t, 3800*time.Millisecond)
+	a := protect(t, r.srv, floodLimit)
+	k := keep(t, r.srv, "tcp", ":8080")
 	stop := r.flood(t, 2000)
 	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
 	stop()
 
-	c := newCrowd(t, l.Host("cli"), netip.AddrPortFrom(w.A.Addr4, port), strangers)
+	c := newCrowd(t, r.cli, to, strangers)
 	awaitFor(t, 4*time.Second, "no flood", func() (any, bool) { st := target(a); return st, !st.Flood })
-	if n := connections(t, srv, port); n > 0 {
+	if n := connections(t, r.srv, port); n > 0 {
 		t.Fatalf("%d handshakes have ended before flood mode did: this shows nothing", n)
 	}
 	c.wait(t, patience)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -294,6 +295,33 @@ func (k *keeper) close(n int) {
 	k.conns = k.conns[n:]
 }
 
+// serveUntilEOF is a server that closes what its client has closed. It ends with
+// the test.
+func serveUntilEOF(t *testing.T, h *lab.Host) {
+	t.Helper()
+	ln, err := h.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer c.Close()
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		conns.Wait()
+	})
+}
+
 // dial connects from a host and fails the test when it cannot.
 func dial(t *testing.T, from *lab.Host, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
@@ -319,7 +347,12 @@ func reset(t *testing.T, c *net.TCPConn) {
 // wired makes a lab with two hosts that are joined by a wire.
 func wired(t *testing.T, hook func(*lab.Frame)) *lab.Wire {
 	t.Helper()
-	l := lab.ForTest(t, "mid", "srv", "cli")
+	return wire(t, lab.ForTest(t, "mid", "srv", "cli"), hook)
+}
+
+// wire joins srv and cli of a lab by a wire, until the test ends.
+func wire(t *testing.T, l *lab.Lab, hook func(*lab.Frame)) *lab.Wire {
+	t.Helper()
 	w, err := l.NewWire(l.Host("srv"), l.Host("cli"), hook)
 	if err != nil {
 		t.Fatal(err)

@@ -219,30 +219,8 @@ func testAdoption(t *testing.T, program string) {
 // testAdoptionUnderChurn starts agents while connections come and go.
 func testAdoptionUnderChurn(t *testing.T, program string) {
 	const kept, starts = 100, 3
-	l := lab.ForTest(t, "srv", "cli")
-	srv, cli := l.Host("srv"), l.Host("cli")
-	ln, err := srv.Listen("tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				_, _ = c.Read(make([]byte, 1)) // until the client ends it
-			})
-		}
-	})
-	t.Cleanup(func() {
-		ln.Close()
-		conns.Wait()
-	})
-	to := netip.AddrPortFrom(srv.Addr4, port)
+	srv, cli, to := hosts(t)
+	serveUntilEOF(t, srv)
 	var stay []net.Conn
 	for range kept {
 		stay = append(stay, dial(t, cli, to))

@@ -2,18 +2,15 @@ package e2e
 
 import (
 	"encoding/binary"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"headgate/internal/lab"
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
 	"headgate/pkg/status"
@@ -51,32 +48,6 @@ func recount(t *testing.T, a *agent.Agent) status.Recount {
 	r := target(a).Recount
 	r.SecondsAgo = 0
 	return r
-}
-
-// serveUntilEOF accepts on a host, and closes what its client has closed.
-func serveUntilEOF(t *testing.T, h *lab.Host) {
-	t.Helper()
-	ln, err := h.Listen("tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				_, _ = io.Copy(io.Discard, c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		ln.Close()
-		conns.Wait()
-	})
 }
 
 // A count that is wrong is put right, by exactly what it is off, and one that is
