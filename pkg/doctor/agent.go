@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"headgate/pkg/loader"
 	"headgate/pkg/scope"
@@ -22,17 +24,42 @@ func (e *examination) agent(ctx context.Context) {
 		return
 	}
 	left, attached, leaseErr := loader.LeaseLeft(e.StateDir)
+	e.silent(err, left, attached, leaseErr)
+}
+
+// silent says what is known of an agent that did not answer, by what
+// [loader.LeaseLeft] says of what is pinned.
+func (e *examination) silent(err error, left time.Duration, attached bool, leaseErr error) {
+	const (
+		about = "agent"
+		again = "start it again (it goes on with the counts), or take what it left out of the kernel: headgate cleanup"
+	)
+	none := errors.Is(err, ErrNoAgent)
 	switch {
-	case (leaseErr != nil || !attached) && errors.Is(err, ErrNoAgent):
+	case errors.Is(leaseErr, fs.ErrPermission):
+		e.add(about, Unseen, "run this as root", "none answers; whether one has left programs in the kernel only root can see: %v", leaseErr)
+	case (leaseErr != nil || !attached) && none:
 		e.add(about, OK, "", "none is running")
 	case leaseErr != nil || !attached:
 		e.add(about, Unseen, "", "whether one is running is not known: %v", err)
+	case left > 0 && none:
+		e.add(about, Warning, "headgate status, with its --listen; if it is gone, "+again,
+			"none answers, and the limits that are pinned under %s hold for %.1f s more: one serves elsewhere, or has just died, and then every gate opens when that is over", e.StateDir, left.Seconds())
 	case left > 0:
 		e.add(about, Warning, "headgate status, with its --listen", "one is running (its lease has %.1f s left), but does not answer: %v", left.Seconds(), err)
 	default:
-		e.add(about, Trouble, "start it again, or take what it left out of the kernel: headgate cleanup",
-			"the lease ended %.1f s ago, and nobody renews it: programs count, and every gate is open (%v)", -left.Seconds(), err)
+		e.add(about, Trouble, again,
+			"the agent is gone (%v), and what it has pinned under %s is still there: nobody has renewed the limits since their lease ended %v ago, so every gate is open, nobody is refused, and counting goes on",
+			err, e.StateDir, since(-left))
 	}
+}
+
+// since is how long something is ago, in a unit that fits.
+func since(d time.Duration) time.Duration {
+	if d < time.Minute {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Second)
 }
 
 func (e *examination) running(st *status.Status) {

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"headgate/pkg/status"
 )
@@ -124,6 +127,37 @@ func TestAgent(t *testing.T) {
 			}
 			t.Errorf("%+v", e.findings)
 		})
+	}
+}
+
+// An agent that was killed leaves its programs in the kernel: doctor says so, what
+// that means, and what to do.
+func TestAgentThatIsGone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err      error
+		left     time.Duration
+		attached bool
+		leaseErr error
+		state    State
+		text, do string
+	}{
+		"none": {ErrNoAgent, 0, false, nil, OK, "none is running", ""},
+		"killed": {ErrNoAgent, -90 * time.Second, true, nil, Trouble,
+			"pinned under /sys/fs/bpf/x is still there: nobody has renewed the limits since their lease ended 1m30s ago, so every gate is open, nobody is refused, and counting goes on",
+			"start it again (it goes on with the counts), or take what it left out of the kernel: headgate cleanup"},
+		"killed just now": {ErrNoAgent, 2 * time.Second, true, nil, Warning, "hold for 2.0 s more: one serves elsewhere, or has just died", "headgate cleanup"},
+		"hangs":           {errors.New("timeout"), 2 * time.Second, true, nil, Warning, "does not answer: timeout", "headgate status"},
+		"not root":        {ErrNoAgent, 0, false, fmt.Errorf("pins: %w", fs.ErrPermission), Unseen, "only root can see", "as root"},
+	} {
+		e := &examination{Options: Options{StateDir: "/sys/fs/bpf/x"}}
+		e.silent(tt.err, tt.left, tt.attached, tt.leaseErr)
+		if len(e.findings) != 1 {
+			t.Fatalf("%s: %+v", name, e.findings)
+		}
+		f := e.findings[0]
+		if f.State != tt.state || !strings.Contains(f.Text, tt.text) || !strings.Contains(f.Do, tt.do) {
+			t.Errorf("%s: %+v", name, f)
+		}
 	}
 }
 
