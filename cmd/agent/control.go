@@ -142,13 +142,78 @@ not when the agent is restarted.
 func newExemptCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exempt",
-		Short: "Change who is neither counted nor refused",
+		Short: "List and change who is neither counted nor refused",
 	}
 	cmd.AddCommand(
+		newExemptListCmd(),
 		newExemptChangeCmd("add", "Exempt a network", false),
 		newExemptChangeCmd("del", "Count a network that was exempt", true),
 	)
 	return cmd
+}
+
+func newExemptListCmd() *cobra.Command {
+	var asked asking
+	cmd := &cobra.Command{
+		Use:   "list [TARGET ...]",
+		Short: "List the networks that are exempt",
+		Long: `List shows of each target, or of those that are named, which networks are neither
+counted nor refused: by the key exempt of its rule, or by hand.
+
+A target is PORT, in every scope, SCOPE/PORT (host/8080, netns:blue/8080), or the
+NAME of a rule, for all of its ports.`,
+		Example: `  headgate exempt list
+  headgate exempt list shop -o json | jq -r '.[] | select(.exempt) | .network'`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := asked.check(); err != nil {
+				return err
+			}
+			st, err := api.FetchStatus(cmd.Context(), asked.listen)
+			if err != nil {
+				return err
+			}
+			if err := only(st, args); err != nil {
+				return err
+			}
+			return listExempt(cmd.OutOrStdout(), st.Targets, asked.json())
+		},
+	}
+	asked.register(cmd)
+	return cmd
+}
+
+// listExempt writes who is exempt, as text a line for each network.
+func listExempt(out io.Writer, targets []status.Target, asJSON bool) error {
+	list := []status.Exemption{}
+	p := &printer{w: out}
+	for i := range targets {
+		t := &targets[i]
+		own := t.Exemptions()
+		list = append(list, own...)
+		if asJSON {
+			continue
+		}
+		where := fmt.Sprintf("port %d of %s, rule %s", t.Port, status.Printable(t.Scope), status.Printable(t.Rule))
+		if len(own) == 0 {
+			p.printf("%s: nobody is exempt\n", where)
+		}
+		for _, e := range own {
+			is, by := "exempt", "by the rule"
+			if !e.Exempt {
+				is = "counted"
+			}
+			if e.ByHand {
+				by = "by hand"
+			}
+			p.printf("%s: %s is %s, %s\n", where, status.Printable(e.Network), is, by)
+		}
+	}
+	if asJSON {
+		return writeIndented(out, list)
+	}
+	return p.err
 }
 
 func newExemptChangeCmd(verb, short string, remove bool) *cobra.Command {

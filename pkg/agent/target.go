@@ -450,6 +450,7 @@ func (t *target) status(now time.Duration) status.Target {
 			Order:          string(rule.Hold.Order),
 		}
 	}
+	st.Exempt = words(rule.Exempt)
 	st.Override = t.overridden.status(now)
 	if t.change.reason != "" {
 		st.LastChange = status.Change{Reason: t.change.reason, SecondsAgo: (now - t.change.at).Seconds()}

@@ -68,6 +68,10 @@ type Target struct {
 	// nothing.
 	Override *Override `json:"override,omitempty"`
 
+	// Exempt are the networks that the rule says are neither counted nor refused;
+	// what was changed of that by hand is in Override.
+	Exempt []string `json:"exempt,omitempty"`
+
 	Algorithm string `json:"algorithm"`
 	Limit     int    `json:"limit"`     // the most units in flight, as enforced now
 	AtFloor   bool   `json:"at_floor"`  // the algorithm's limit is its min
