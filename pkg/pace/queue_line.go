@@ -1,128 +1,108 @@
 package pace
 
 import (
-	"container/heap"
 	"container/list"
-	"slices"
-	"time"
+	"net/netip"
 )
 
-// waiter is a flow in the queue, or one that has just left it with a slot and
-// may have more packets coming.
-type waiter struct {
-	flow    Flow
-	target  *queueTarget
-	device  uint32   // that its newest packet came in by
-	packets []Packet // by sequence number
-	bytes   uint32
-	number  uint64 // of the arrival
-
-	arrived  time.Duration
-	release  time.Duration
-	deadline time.Duration
-	granted  time.Duration // 0 while it waits
-	linger   time.Duration // once granted: until when more packets are expected
-
-	// Of a SYN: when it came first, and when it is overdue.
-	first  time.Duration
-	isn    uint32
-	silent time.Duration
-
-	pacing  bool // its slot is yet to come
-	expired bool // its deadline was
-	left    bool
-
-	group Group
-	place *list.Element // in the line
-	next  time.Duration // when something is due for it
-	index int           // in the timers
+// line is the order of those who wait for nothing but a slot: a turn for each
+// class, in that a turn for each source, and in that who came first, or last.
+type line struct {
+	newestFirst bool
+	classes     map[int]*classLine
+	turns       list.List // of *classLine; the front one is next
 }
 
-// The back-off of SYNs doubles from 1 s (RFC 6298), in Linux since 6.5 after
-// some that come each second; of older systems, and where the first has been
-// lost, from 3 s. In all of these a client is silent for at most that much
-// longer than it has tried so far, also when its second SYN is lost.
-const (
-	synRetry = 3 * time.Second
+type classLine struct {
+	class   int
+	isFull  bool // there was no slot for it
+	sources map[netip.Prefix]*sourceLine
+	turns   list.List // of *sourceLine; the front one is next
+	turn    *list.Element
+}
 
-	// synSlack is how late a SYN may come.
-	synSlack = 500 * time.Millisecond
-)
+type sourceLine struct {
+	source  netip.Prefix
+	waiters list.List
+	turn    *list.Element
+}
 
-// seen notes that the client has sent its SYN, and computes when the next is
-// overdue. Another initial sequence number is another attempt. Clients on this
-// host send theirs again, too, though the first is in a queue of it: the kernel
-// takes it off the client's account before it comes there.
-func (w *waiter) seen(now time.Duration, isn uint32) {
-	if w.first == 0 || isn != w.isn {
-		w.first, w.isn = now, isn
+func newLine() *line { return &line{classes: make(map[int]*classLine)} }
+
+func (l *line) empty() bool { return len(l.classes) == 0 }
+
+func (l *line) push(w *waiter) {
+	c := l.classes[w.group.Class]
+	if c == nil {
+		c = &classLine{class: w.group.Class, sources: make(map[netip.Prefix]*sourceLine)}
+		c.turn = l.turns.PushBack(c)
+		l.classes[c.class] = c
 	}
-	w.silent = now + (now - w.first) + synRetry + synSlack
-}
-
-// repeats says whether p has all the data of old.
-func repeats(p, old Packet) bool {
-	return int32(old.Seq-p.Seq) >= 0 && int32(p.Seq+p.Len-old.Seq-old.Len) >= 0
-}
-
-func (w *waiter) insert(p Packet) {
-	at := len(w.packets)
-	for at > 0 && int32(w.packets[at-1].Seq-p.Seq) > 0 {
-		at--
+	s := c.sources[w.group.Source]
+	if s == nil {
+		s = &sourceLine{source: w.group.Source}
+		s.turn = c.turns.PushBack(s)
+		c.sources[s.source] = s
 	}
-	w.packets = slices.Insert(w.packets, at, p)
-	w.bytes += p.Len
+	w.place = s.waiters.PushBack(w)
 }
 
-// schedule computes when something is due.
-func (w *waiter) schedule() {
-	switch {
-	case w.granted != 0:
-		w.next = w.linger
-		return
-	case w.expired:
-		w.next = never
+// head returns who is next; nil when nobody waits whose class may have a slot.
+func (l *line) head() *waiter {
+	for e := l.turns.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*classLine)
+		if c.isFull {
+			continue
+		}
+		waiters := &c.turns.Front().Value.(*sourceLine).waiters
+		if l.newestFirst {
+			return waiters.Back().Value.(*waiter)
+		}
+		return waiters.Front().Value.(*waiter)
+	}
+	return nil
+}
+
+func (l *line) remove(w *waiter) {
+	if w.place == nil {
 		return
 	}
-	w.next = min(w.deadline, w.silent)
-	if w.pacing {
-		w.next = min(w.next, w.release)
+	c := l.classes[w.group.Class]
+	s := c.sources[w.group.Source]
+	s.waiters.Remove(w.place)
+	w.place = nil
+	if s.waiters.Len() == 0 {
+		c.turns.Remove(s.turn)
+		delete(c.sources, s.source)
+	}
+	if c.turns.Len() == 0 {
+		l.turns.Remove(c.turn)
+		delete(l.classes, c.class)
 	}
 }
 
-// timers is a heap of all waiters by what is due first.
-type timers []*waiter
-
-func (t timers) Len() int { return len(t) }
-
-func (t timers) Less(i, j int) bool {
-	if t[i].next != t[j].next {
-		return t[i].next < t[j].next
+// hadTurn says that the class and the source of w had their turn.
+func (l *line) hadTurn(w *waiter) {
+	c := l.classes[w.group.Class]
+	if c == nil {
+		return
 	}
-	return t[i].number < t[j].number
+	l.turns.MoveToBack(c.turn)
+	if s := c.sources[w.group.Source]; s != nil {
+		c.turns.MoveToBack(s.turn)
+	}
 }
 
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].index, t[j].index = i, j
+// full says that there is no slot for the class of w.
+func (l *line) full(w *waiter) {
+	if c := l.classes[w.group.Class]; c != nil {
+		c.isFull = true
+	}
 }
 
-func (t *timers) Push(x any) {
-	w := x.(*waiter)
-	w.index = len(*t)
-	*t = append(*t, w)
-}
-
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	w := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	return w
-}
-
-// update reorders after the times of w have changed.
-func (t *timers) update(w *waiter) {
-	w.schedule()
-	heap.Fix(t, w.index)
+// askAgain says that there may be slots for all.
+func (l *line) askAgain() {
+	for _, c := range l.classes {
+		c.isFull = false
+	}
 }
