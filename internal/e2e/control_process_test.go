@@ -160,6 +160,9 @@ rules:
 	k.closeAll()
 	held := dial(t, cli, to)
 	k.await(t, 1)
+	if out, err := c.ask("exempt", "list", "8080"); err != nil || !strings.Contains(out, "rule shop: "+client+"/32 is exempt, by hand\n") {
+		t.Errorf("exempt list: %v, %q", err, out)
+	}
 	c.says(t, client+" is counted", "exempt", "del", client, "shop")
 	await(t, "who was exempt is counted", func() (any, bool) {
 		st := c.target(t)
@@ -190,6 +193,20 @@ rules:
 		t.Error("the socket is still there")
 	}
 	c.fails(t, 1, "no agent listens there", "reload")
+}
+
+// An agent that was killed leaves its programs: doctor says what that means.
+func TestDoctorOfKilledAgent(t *testing.T) {
+	srv, _, _ := hosts(t)
+	program := buildAgent(t)
+	c := runControlled(t, program, srv, "rules: [{name: shop, port: 8080}]\n")
+	c.signal(t, syscall.SIGKILL)
+	_ = c.cmd.Wait()
+	await(t, "doctor says that the agent is gone", func() (any, bool) {
+		out, err := srv.Command(t.Context(), program, "doctor", "--state", stateDir()).CombinedOutput()
+		text := strings.Join(strings.Fields(string(out)), " ")
+		return text, err != nil && strings.Contains(text, "is still there") && strings.Contains(text, "counting goes on do: start it again")
+	})
 }
 
 // The window and the lease are changed as any other key, and flags hold still.
