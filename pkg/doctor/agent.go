@@ -16,7 +16,6 @@ import (
 
 // agent asks the agent that may be running, and looks at what one has left.
 func (e *examination) agent(ctx context.Context) {
-	const about = "agent"
 	st, err := e.Ask(ctx)
 	if err == nil {
 		e.status = st
