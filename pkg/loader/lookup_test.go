@@ -354,8 +354,8 @@ func (d *doorman) date(n int, times headgatePending) {
 	for it.Next(&key, &value) {
 		keys = append(keys, key)
 	}
-	if err := it.Err(); err != nil {
-		d.t.Fatal(err)
+	if it.Err() != nil || len(keys) == 0 {
+		d.t.Fatalf("%d reservations, %v", len(keys), it.Err())
 	}
 	for _, key := range keys[:min(n, len(keys))] {
 		if err := m.Lookup(key, &value); err != nil {

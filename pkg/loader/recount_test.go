@@ -321,8 +321,13 @@ func TestRecountOfPartiesAmongMany(t *testing.T) {
 		}
 	}
 	group.Wait()
-	if r := d.reading(); r.Expired < 100 || r.RejectedSource+r.Rejected < 100 || n < 20 {
+	r := d.reading()
+	if r.Expired < 100 || r.RejectedSource+r.Rejected < 100 || n < 20 {
 		t.Errorf("%d recounts are no test: %+v", n, r)
 	}
-	d.expireAll()
+	if r.Pending > 0 { // on a quick machine the last ones are swept already
+		d.expireAll()
+	} else if r.InFlight != 0 {
+		t.Errorf("%d in flight, none pending", r.InFlight)
+	}
 }
