@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
+	"headgate/pkg/api"
 	"headgate/pkg/config"
+	"headgate/pkg/status"
 )
 
 // asking are the flags of a command that asks a running agent.
@@ -31,6 +34,24 @@ func (a *asking) check() error {
 		return usageError{fmt.Errorf("--output: %q is neither text nor json", a.output)}
 	}
 	return nil
+}
+
+// targetsHelp says how the arguments of a command name those that it shows.
+const targetsHelp = `
+A target is PORT, in every scope, SCOPE/PORT (host/8080, netns:blue/8080), or the
+NAME of a rule, for all of its ports.`
+
+// status asks the agent, and leaves those targets that are named; where none is,
+// all.
+func (a *asking) status(ctx context.Context, names []string) (*status.Status, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	st, err := api.FetchStatus(ctx, a.listen)
+	if err != nil {
+		return nil, err
+	}
+	return st, only(st, names)
 }
 
 func (a *asking) json() bool { return a.output == "json" }

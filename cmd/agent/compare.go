@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -17,12 +16,8 @@ import (
 // compare runs all algorithms through a set of scenarios.
 func compare(cmd *cobra.Command, o simulateOptions) error {
 	write, ok := map[string]func(io.Writer, *scenarios.Comparison) error{
-		"text": writeComparison,
-		"json": func(w io.Writer, c *scenarios.Comparison) error {
-			e := json.NewEncoder(w)
-			e.SetIndent("", "  ")
-			return e.Encode(c)
-		},
+		"text":     writeComparison,
+		"json":     func(w io.Writer, c *scenarios.Comparison) error { return writeIndented(w, c) },
 		"markdown": func(w io.Writer, c *scenarios.Comparison) error { return c.WriteMarkdown(w) },
 	}[o.output]
 	if !ok {
@@ -43,13 +38,8 @@ func compare(cmd *cobra.Command, o simulateOptions) error {
 	if other != nil {
 		return other
 	}
-	last := time.Now()
-	c, err := scenarios.Compare(cmd.Context(), o.set, o.seeds, func(done, of int) {
-		if now := time.Now(); now.Sub(last) >= 2*time.Second {
-			last = now
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d scenarios\n", done, of)
-		}
-	})
+	say := sparing(cmd.ErrOrStderr(), time.Now)
+	c, err := scenarios.Compare(cmd.Context(), o.set, o.seeds, func(done, of int) { say("%d of %d scenarios\n", done, of) })
 	if err != nil {
 		return err
 	}

@@ -159,22 +159,14 @@ func newExemptListCmd() *cobra.Command {
 		Short: "List the networks that are exempt",
 		Long: `List shows of each target, or of those that are named, which networks are neither
 counted nor refused: by the key exempt of its rule, or by hand.
-
-A target is PORT, in every scope, SCOPE/PORT (host/8080, netns:blue/8080), or the
-NAME of a rule, for all of its ports.`,
+` + targetsHelp,
 		Example: `  headgate exempt list
   headgate exempt list shop -o json | jq -r '.[] | select(.exempt) | .network'`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := asked.check(); err != nil {
-				return err
-			}
-			st, err := api.FetchStatus(cmd.Context(), asked.listen)
+			st, err := asked.status(cmd.Context(), args)
 			if err != nil {
-				return err
-			}
-			if err := only(st, args); err != nil {
 				return err
 			}
 			return listExempt(cmd.OutOrStdout(), st.Targets, asked.json())

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -89,7 +88,7 @@ func newSimulateCmd() *cobra.Command {
 }
 
 func simulate(cmd *cobra.Command, flags sim.File, o simulateOptions) error {
-	write, ok := map[string]func(io.Writer, report) error{"text": writeText, "json": writeJSON, "svg": writeSVG}[o.output]
+	write, ok := map[string]func(io.Writer, report) error{"text": writeText, "json": func(w io.Writer, r report) error { return writeIndented(w, r) }, "svg": writeSVG}[o.output]
 	if !ok {
 		return usageError{fmt.Errorf("--output: %q is none of text, json, svg", o.output)}
 	}
@@ -204,11 +203,17 @@ func override(cmd *cobra.Command, to *sim.File, from sim.File) {
 
 // progress says every two seconds how far a run is; short runs say nothing.
 func progress(w io.Writer, clock func() time.Time, total time.Duration) func(time.Duration) {
+	say := sparing(w, clock)
+	return func(done time.Duration) { say("simulated %v of %v\n", done.Round(time.Second), total) }
+}
+
+// sparing writes at most every two seconds, and not at once.
+func sparing(w io.Writer, clock func() time.Time) func(format string, args ...any) {
 	last := clock()
-	return func(done time.Duration) {
+	return func(format string, args ...any) {
 		if now := clock(); now.Sub(last) >= 2*time.Second {
 			last = now
-			fmt.Fprintf(w, "simulated %v of %v\n", done.Round(time.Second), total)
+			fmt.Fprintf(w, format, args...)
 		}
 	}
 }
@@ -226,12 +231,6 @@ type report struct {
 type bestStatic struct {
 	Limit int     `json:"limit"`
 	Ratio float64 `json:"goodput_ratio"` // of the algorithm to it
-}
-
-func writeJSON(w io.Writer, r report) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 func writeSVG(w io.Writer, r report) error {

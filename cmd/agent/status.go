@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"headgate/pkg/api"
 	"headgate/pkg/control"
 	"headgate/pkg/status"
 )
@@ -20,22 +19,14 @@ func newStatusCmd() *cobra.Command {
 are named: what is in flight and the limit, the mean time of a request now and
 when none waits (baseline), how many finish a second, and how many were refused
 since the target was first protected; in observe mode, would have been.
-
-A target is PORT, in every scope, SCOPE/PORT (host/8080, netns:blue/8080), or the
-NAME of a rule, for all of its ports.`,
+` + targetsHelp,
 		Example: `  headgate status
   headgate status shop -o json | jq .targets[].limit`,
 		ValidArgsFunction: completeTargets,
 		Args:              cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := asked.check(); err != nil {
-				return err
-			}
-			st, err := api.FetchStatus(cmd.Context(), asked.listen)
+			st, err := asked.status(cmd.Context(), args)
 			if err != nil {
-				return err
-			}
-			if err := only(st, args); err != nil {
 				return err
 			}
 			if asked.json() {

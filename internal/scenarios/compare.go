@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"headgate/pkg/controller"
 )
@@ -123,14 +122,10 @@ func scoreAll(ctx context.Context, d Drawn, modes []string, seeds int) ([]Score,
 	if err != nil {
 		return nil, err
 	}
-	p := d.WithDefaults()
-	service := time.Duration(p.MeanService() * float64(time.Second))
 	var all []Score
 	for _, m := range modes {
 		s, err := scorer.Score(ctx, d.Scenario, func() (controller.Algorithm, error) {
-			settings := Settings(m, service)
-			settings.Seed = 1
-			return controller.New(m, settings)
+			return controller.New(m, SettingsFor(m, d.Scenario))
 		})
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", d.Name, m, err)

@@ -48,6 +48,13 @@ func Settings(algorithm string, service time.Duration) controller.Params {
 	return controller.Params{}
 }
 
+// SettingsFor is the same for a scenario, with a seed that is the same each time.
+func SettingsFor(algorithm string, sc sim.Scenario) controller.Params {
+	p := Settings(algorithm, time.Duration(sc.WithDefaults().MeanService()*float64(time.Second)))
+	p.Seed = 1
+	return p
+}
+
 // trial is one run of a failure's scenario.
 type trial struct {
 	Outcome

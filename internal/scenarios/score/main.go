@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
-	"time"
 
 	"headgate/internal/scenarios"
 	"headgate/pkg/controller"
@@ -94,11 +93,9 @@ func print(name string, scores []scenarios.Score) {
 
 // algorithm returns a new instance, told what it has to know of the scenario.
 func algorithm(name string, dither float64, sc sim.Scenario) (controller.Algorithm, error) {
-	service := time.Duration(sc.WithDefaults().MeanService() * float64(time.Second))
-	p := scenarios.Settings(name, service)
+	p := scenarios.SettingsFor(name, sc)
 	if dither >= 0 {
 		p.Dither = &dither
 	}
-	p.Seed = 1
 	return controller.New(name, p)
 }
