@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -186,26 +189,34 @@ func checkRefusedByPace(t *testing.T, a *agent.Agent, n uint64) {
 	})
 }
 
-// High rates are kept, and nobody comes in before the schedule allows it.
+// High rates are kept, and nobody comes in before the schedule allows it. The
+// clients come in waves, the next when half of the last have had their turn: so
+// some wait at all times, and never more than may, nor are too many files open.
 func TestPacedRates(t *testing.T) {
+	const waves = 5 // each a second's worth
 	for _, rate := range []int{1000, 5000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
-			n := rate*3/2 + 1 // two files each: within the usual limit of them
+			n := waves*rate + 1
 			interval := time.Second / time.Duration(rate)
 			srv, cli, to := hosts(t)
 			if err := srv.Sysctl("net.ipv4.tcp_syncookies", "0"); err != nil {
 				t.Fatal(err)
 			}
-			k := keep(t, srv, "tcp", ":8080")
+			g := greet(t, srv, rate/5)
 			a := startHolding(t, srv, paced(float64(rate), 20*time.Second))
-			c := newCrowd(t, cli, to, n)
-			await(t, "all have come in", func() (any, bool) { return k.held(), k.held() == n })
-			k.mu.Lock()
-			times := make([]time.Duration, n)
-			for i, at := range k.times {
-				times[i] = at.Sub(c.began)
+			c := newCrowd(t, cli, to, rate+1)
+			began := c.began
+			var before *crowd
+			for wave := 1; wave < waves; wave++ {
+				await(t, "half of the last wave has come in", func() (any, bool) { return g.count(), g.count() > wave*rate-rate/2 })
+				if before != nil {
+					before.close() // the server has reset them
+				}
+				before, c = c, newCrowd(t, cli, to, rate)
 			}
-			k.mu.Unlock()
+			await(t, "all have come in", func() (any, bool) { return g.count(), g.count() == n })
+			g.reset(0)
+			times := g.since(began)
 			// Exact: a turn may come late, but never early.
 			for i, at := range times {
 				if at < time.Duration(i)*interval {
@@ -225,13 +236,83 @@ func TestPacedRates(t *testing.T) {
 			if late > at*2/100 {
 				t.Errorf("%v late after %v: more than 2%%", late, at)
 			}
-			st := target(a)
-			if rejectedInAll(st) != 0 || st.BypassedTotal != 0 {
-				t.Errorf("rejected or bypassed: %+v", st)
-			}
-			c.close()
-			k.empty(t, a)
 			empty(t, a)
+			st := target(a)
+			if rejectedInAll(st) != 0 || st.BypassedTotal != 0 || st.AdmittedTotal != uint64(n) {
+				t.Errorf("rejected or bypassed, or not each admitted once: %+v", st)
+			}
+			if st.HeldTotal < uint64(n)*99/100 {
+				t.Errorf("%d of %d have waited, want nearly all", st.HeldTotal, n)
+			}
 		})
 	}
+}
+
+// greeter is a server that keeps its newest clients, and resets who is older: a
+// SYN that was sent again, and comes a little later, still finds its connection.
+type greeter struct {
+	mu    sync.Mutex
+	conns []*net.TCPConn
+	times []time.Time // when each was accepted, those that are gone too
+	err   error
+}
+
+// greet starts a greeter that keeps so many clients. It ends with the test.
+func greet(t *testing.T, h *lab.Host, keep int) *greeter {
+	t.Helper()
+	ln, err := h.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &greeter{}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			g.mu.Lock()
+			g.times = append(g.times, time.Now())
+			g.conns = append(g.conns, c.(*net.TCPConn))
+			g.mu.Unlock()
+			g.reset(keep)
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		accepting.Wait()
+		g.reset(0)
+		if g.err != nil {
+			t.Error(g.err)
+		}
+	})
+	return g
+}
+
+// reset resets all but the newest connections.
+func (g *greeter) reset(keep int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.conns) > keep {
+		g.err = errors.Join(g.err, g.conns[0].SetLinger(0), g.conns[0].Close())
+		g.conns = g.conns[1:]
+	}
+}
+
+func (g *greeter) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.times)
+}
+
+// since returns how long after a time each was accepted.
+func (g *greeter) since(began time.Time) []time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	times := make([]time.Duration, len(g.times))
+	for i, at := range g.times {
+		times[i] = at.Sub(began)
+	}
+	return times
 }
