@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"headgate/internal/lab"
@@ -66,8 +64,8 @@ var subjects = []subject{
 	{
 		Name: "postgres", Says: "a new connection for each query, which sorts nothing and counts 60,000 rows; max_connections 100",
 		turns: []load.Turn{
-			{Send: postgresStartup(), Begin: "R", End: postgresReady},
-			{Send: postgresQuery("SELECT count(*) FROM generate_series(1, 60000)"), Begin: "T", End: postgresReady},
+			load.PostgresLogin(),
+			load.PostgresQuery("SELECT count(*) FROM generate_series(1, 60000)"),
 		},
 		start: func(ctx context.Context, s *stage) (func() error, error) {
 			db, err := s.srv.StartPostgres(ctx, port, 100)
@@ -79,7 +77,7 @@ var subjects = []subject{
 	},
 	{
 		Name: "redis", Says: "a Lua script of some milliseconds, a new connection for each", restarts: true,
-		turns: []load.Turn{{Send: redisScript(), Begin: ":1", End: "\r\n"}},
+		turns: []load.Turn{load.RedisCommand(":1", "EVAL", busy, "0")},
 		start: func(ctx context.Context, s *stage) (func() error, error) {
 			db, err := s.srv.StartRedis(ctx, port)
 			if err != nil {
@@ -105,36 +103,8 @@ func startNginx(ctx context.Context, s *stage, stopUpstream func() error) (func(
 	return func() error { return errors.Join(front.Stop(), stopUpstream()) }, nil
 }
 
-// postgresReady ends an answer: ReadyForQuery, idle.
-const postgresReady = "Z\x00\x00\x00\x05I"
-
-// postgresStartup is the first message of a client, protocol 3.0.
-func postgresStartup() []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 4), 3<<16)
-	b = append(b, "user\x00postgres\x00database\x00postgres\x00\x00"...)
-	binary.BigEndian.PutUint32(b, uint32(len(b)))
-	return b
-}
-
-// postgresQuery is a message Query.
-func postgresQuery(text string) []byte {
-	b := append([]byte("Q\x00\x00\x00\x00"), text...)
-	b = append(b, 0)
-	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-1))
-	return b
-}
-
-// redisScript is a command that keeps the one thread of redis busy.
-func redisScript() []byte {
-	const script = "local x = 0 for i = 1, 1600000 do x = x + i end return 1"
-	words := []string{"EVAL", script, "0"}
-	var b strings.Builder
-	fmt.Fprintf(&b, "*%d\r\n", len(words))
-	for _, w := range words {
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
-	}
-	return []byte(b.String())
-}
+// busy is a script that keeps the one thread of redis busy.
+const busy = "local x = 0 for i = 1, 1600000 do x = x + i end return 1"
 
 // startInProcess starts the upstream with a limiter of its own.
 func startInProcess(ctx context.Context, h *lab.Host) (func() error, error) {

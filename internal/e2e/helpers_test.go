@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
@@ -141,36 +139,11 @@ const (
 // are in one of the states.
 func sockets(t *testing.T, h *lab.Host, port uint16, states ...int) int {
 	t.Helper()
-	// struct inet_diag_req_v2 of linux/inet_diag.h
-	req := make([]byte, 56)
-	req[1] = unix.IPPROTO_TCP
-	mask := uint32(0)
-	for _, s := range states {
-		mask |= 1 << s
-	}
-	binary.NativeEndian.PutUint32(req[4:], mask)
-	n := 0
-	err := h.Do(func() error {
-		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			req[0] = family
-			r := nl.NewNetlinkRequest(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-			r.AddRawData(req)
-			msgs, err := r.Execute(unix.NETLINK_INET_DIAG, 0)
-			if err != nil {
-				return err
-			}
-			for _, m := range msgs {
-				if binary.BigEndian.Uint16(m[4:]) == port {
-					n++
-				}
-			}
-		}
-		return nil
-	})
+	remote, err := h.Sockets(port, states...)
 	if err != nil {
-		t.Fatalf("count the sockets of host %s: %v", h.Name, err)
+		t.Fatal(err)
 	}
-	return n
+	return len(remote)
 }
 
 // connections counts the kernel's own established connections to a port.

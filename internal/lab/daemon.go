@@ -120,6 +120,16 @@ func (h *Host) StartRedis(ctx context.Context, port int) (*Daemon, error) {
 	return h.startDaemon(ctx, h.Cgroup, port, path, conf)
 }
 
+// StartProgram starts a server program in the host's namespace and cgroup, and
+// returns when it listens on the port.
+func (h *Host) StartProgram(ctx context.Context, port int, name string, args ...string) (*Daemon, error) {
+	path, err := program(name, name)
+	if err != nil {
+		return nil, err
+	}
+	return h.startDaemon(ctx, h.Cgroup, port, path, args...)
+}
+
 func (h *Host) startDaemon(ctx context.Context, group *Cgroup, port int, name string, args ...string) (*Daemon, error) {
 	return h.startDaemonAs(ctx, nil, group, port, name, args...)
 }
