@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -235,24 +233,12 @@ func (r *floodRig) regulars(t *testing.T) [2]regulars {
 // dropped is what the kernel of a host says of handshakes that it did not take.
 func dropped(t *testing.T, h *lab.Host) (all string) {
 	t.Helper()
-	err := h.Do(func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/netstat")
-		if err != nil {
-			return err
-		}
-		lines := strings.Split(string(text), "\n")
-		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
-		for i, name := range names {
-			switch name {
-			case "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "ListenOverflows", "ListenDrops",
-				"TCPReqQFullDoCookies", "TCPReqQFullDrop", "TCPBacklogDrop", "TCPSynRetrans", "TCPTimeouts":
-				all += name + " " + values[i] + " "
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
+	said := counters(t, h, "TcpExt")
+	for _, name := range []string{
+		"SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "ListenOverflows", "ListenDrops",
+		"TCPReqQFullDoCookies", "TCPReqQFullDrop", "TCPBacklogDrop", "TCPSynRetrans", "TCPTimeouts",
+	} {
+		all += fmt.Sprint(name, " ", said[name], " ")
 	}
 	return all
 }

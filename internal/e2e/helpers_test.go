@@ -7,11 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -340,22 +336,3 @@ func wire(t *testing.T, l *lab.Lab, hook func(*lab.Frame)) *lab.Wire {
 
 // discard is a log that nobody reads.
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-// netstat reads one of the counters of a host that `nstat -az` shows as TcpExt.
-func netstat(h *lab.Host, name string) (n int, err error) {
-	err = h.Do(func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/netstat")
-		if err != nil {
-			return err
-		}
-		lines := strings.Split(string(text), "\n")
-		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
-		i := slices.Index(names, name)
-		if i < 0 || i >= len(values) {
-			return fmt.Errorf("no counter %s", name)
-		}
-		n, err = strconv.Atoi(values[i])
-		return err
-	})
-	return n, err
-}

@@ -9,9 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -238,36 +235,4 @@ func (got answers) check(t *testing.T) {
 	if len(got.failed) > 0 {
 		t.Errorf("%d of the clients failed: %v", len(got.failed), got.failed[0])
 	}
-}
-
-// snmp reads a counter of a host's network stack, from /proc/net/snmp.
-func snmp(t *testing.T, h *lab.Host, table, name string) (n uint64) {
-	t.Helper()
-	err := h.Do(func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/snmp")
-		if err != nil {
-			return err
-		}
-		var names []string
-		for l := range strings.Lines(string(text)) {
-			fields := strings.Fields(l)
-			switch {
-			case fields[0] != table:
-			case names == nil:
-				names = fields
-			default:
-				i := slices.Index(names, name)
-				if i < 0 {
-					return fmt.Errorf("no counter %s in %v", name, names)
-				}
-				n, err = strconv.ParseUint(fields[i], 10, 64)
-				return err
-			}
-		}
-		return fmt.Errorf("no table %s", table)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }

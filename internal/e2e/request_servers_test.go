@@ -182,7 +182,7 @@ func TestRequestsAreCountedOnce(t *testing.T) {
 // resent is how many TCP segments a host has sent again.
 func resent(t *testing.T, h *lab.Host) uint64 {
 	t.Helper()
-	return snmp(t, h, "Tcp:", "RetransSegs")
+	return counter(t, h, "Tcp", "RetransSegs")
 }
 
 // The first response of a connection with TLS 1.3 that comes at once looks like

@@ -84,6 +84,62 @@ func TestTimeWaitTuple(t *testing.T) {
 	}
 }
 
+// With SYN cookies the kernel makes a connection of any segment with the right
+// acknowledgment when there is none: also of a client's FIN that comes again
+// after all has ended, and of what the client answers then. That is a connection
+// as any other. It is admitted, counted, and finished.
+func TestCookieOfFIN(t *testing.T) {
+	const clients, late = 10, 200 * time.Millisecond
+	for _, cookies := range []string{"1", "2"} {
+		t.Run("tcp_syncookies "+cookies, func(t *testing.T) {
+			w := wired(t, func(f *lab.Frame) {
+				if s, ok := f.Segment(); ok && s.Dst.Port() == port && s.Has(lab.FIN, lab.FIN) {
+					f.Duplicate(late)
+				}
+			})
+			srv := w.A.Host
+			if err := srv.Sysctl("net.ipv4.tcp_syncookies", cookies); err != nil {
+				t.Fatal(err)
+			}
+			a := protect(t, srv, clients)
+			k := keep(t, srv, "tcp", ":8080")
+			atLeast := uint64(0)
+			for _, addr := range []netip.Addr{w.A.Addr4, w.A.Addr6} {
+				c := newCrowd(t, w.B.Host, netip.AddrPortFrom(addr, port), clients)
+				c.wait(t, patience)
+				if len(c.connected) != clients {
+					t.Fatal(c)
+				}
+				k.await(t, clients)
+				c.close()
+				await(t, "the server has seen them close", func() (any, bool) {
+					n := sockets(t, srv, port, tcpCloseWait)
+					return n, n == clients
+				})
+				k.empty(t, a)
+				atLeast += clients
+				if cookies == "2" {
+					atLeast += clients
+				}
+				await(t, "the kernel has made connections of the FINs", func() (any, bool) {
+					k.closeAll()
+					n := opened(t, srv)
+					return n, n >= atLeast
+				})
+				time.Sleep(2 * late)
+				k.empty(t, a)
+			}
+			made, st := opened(t, srv), target(a)
+			if cookies == "1" && made != atLeast {
+				t.Errorf("the kernel has made %d connections, want %d", made, atLeast)
+			}
+			if st.AdmittedTotal != made || st.FinishedTotal != made {
+				t.Errorf("%d admitted, %d finished, want the %d that the kernel has made", st.AdmittedTotal, st.FinishedTotal, made)
+			}
+		})
+	}
+}
+
 // Go's listeners speak Multipath TCP where the kernel does. Clients of both
 // kinds are counted once, and fill the limit together.
 func TestMultipathTCP(t *testing.T) {
