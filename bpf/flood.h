@@ -167,6 +167,9 @@ static __always_inline bool flood_begins(__u32 target, struct target_conf *conf,
 	}
 	dead = ++f->dead;
 	limit = reservable(conf, st);
+	/* Not for a limit that has fallen: a flood takes no slot above it. */
+	if (in_flight(st->units) > limit_now(conf, st) + dead)
+		limit = in_flight(st->units) - dead;
 	if (dead < FLOOD_MANY &&
 	    (dead < many(limit) || !no_hitch(st, dead, limit, expired) || 2 * dead < st->pending || in_flight(st->units) + dead < limit))
 		return false;

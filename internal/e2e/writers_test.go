@@ -24,7 +24,7 @@ func TestEightWriters(t *testing.T) {
 	c := comeAndGoIf(t, cli, to, 4, comersRate, true)
 	var group sync.WaitGroup
 	var changes atomic.Int64
-	end := time.Now().Add(4 * time.Second)
+	end := time.Now().Add(10 * time.Second)
 	for w := range writers {
 		r := rand.New(rand.NewPCG(1, uint64(w)))
 		group.Go(func() {

@@ -90,6 +90,38 @@ func TestFloodBegins(t *testing.T) {
 	}
 }
 
+// A limit that falls below what is in flight makes no flood of a handshake that
+// is late: nobody could have taken a slot above it.
+func TestFloodOfAFallenLimit(t *testing.T) {
+	for _, c := range []struct {
+		limit, connections, dead int
+		flood                    bool
+	}{
+		{1, 5, 1, false},
+		{3, 5, 3, false},
+		{3, 2, 3, true},
+		{3, 80, 8, false},
+		{3, 80, 10, true}, // an eighth of what there is
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			d := newDoorman(t)
+			d.order(enforce(200))
+			d.fill(c.dead)
+			d.keep()
+			d.age(c.dead, time.Second)
+			change(d, headgateMapStates, func(st *headgateTargetState) {
+				st.Units += uint64(c.connections)
+				st.Crowd = 1000
+			})
+			change(d, headgateMapFloods, func(f *headgateFlood) { f.Crowded = uint64(monotonic(t)) })
+			d.order(enforce(c.limit))
+			if got := d.admits("198.51.100.1:1"); got != (c.flood && c.connections < c.limit) || d.flooded() != c.flood {
+				t.Fatalf("admitted %v, flood mode %v; want %v", got, d.flooded(), c.flood)
+			}
+		})
+	}
+}
+
 // A client that has shown that it is one is admitted as ever while a flood goes
 // on: it has its slot from the SYN on, and is refused there when there is none.
 func TestFloodKnowsClients(t *testing.T) {
