@@ -172,13 +172,12 @@ static __always_inline __u64 conn_take(__u32 target, struct target_conf *conf, s
 	return o->party;
 }
 
-/* A slot for a stranger's, if there is one; if not, it has to be ended. */
+/* A slot for one that has none, if there is any; if not, it has to be ended. */
 static __always_inline bool conn_admit(struct pending_key *key, struct target_conf *conf,
 				       struct target_state *st, __u64 now, struct origin *o)
 {
 	enum verdict v = admit(key, conf, st, now, 0, o);
 
-	stranger_made(key->target);
 	if (v == ADMIT)
 		return true;
 	note_refusal(conf, st);
@@ -217,7 +216,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	struct target_state *st;
 	struct target_conf *conf;
 	__u64 party = 0, now = bpf_ktime_get_ns();
-	bool reserved, flood, trim = false;
+	bool reserved, flood, asked, trim = false;
 	__u32 target, cohort;
 	struct conn *c;
 
@@ -263,8 +262,15 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 		c->taken = party;
 		COUNT(target, converted);
 	} else {
-		trim = flood && !conn_admit(&key, conf, st, now, &o);
-		c->taken = flood && !trim ? o.party : conn_take(target, conf, st, &o);
+		if (flood)
+			stranger_made(target);
+		/*
+		 * Who has said nothing to a listener that waits for that, for longer than
+		 * a reservation lasts, is a newcomer like any other.
+		 */
+		asked = flood || st->defers;
+		trim = asked && !conn_admit(&key, conf, st, now, &o);
+		c->taken = asked && !trim ? o.party : conn_take(target, conf, st, &o);
 		COUNT(target, unreserved);
 	}
 	if (conf->strangers || flood)
@@ -302,8 +308,10 @@ static __always_inline void listener_open(struct bpf_sock_ops *ctx)
 	if (!id)
 		return;
 	st = state_of(*id);
-	if (st)
-		__sync_fetch_and_add(&st->listens, 1);
+	if (!st)
+		return;
+	st->defers = 0; /* until it is seen to */
+	__sync_fetch_and_add(&st->listens, 1);
 }
 
 static __always_inline void conn_state(struct bpf_sock_ops *ctx)

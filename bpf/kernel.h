@@ -66,7 +66,16 @@ struct socket {
 	struct sock *sk;
 } CORE;
 
+struct request_sock_queue {
+	__u8 rskq_defer_accept; /* how often a client is asked to speak (TCP_DEFER_ACCEPT) */
+} CORE;
+
+struct inet_connection_sock {
+	struct request_sock_queue icsk_accept_queue;
+} CORE;
+
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	__u32 rcv_nxt; /* the next that is missing */
 	__u32 rcv_wup; /* the same, when the window was last announced */
 	__u32 rcv_wnd; /* how much that was */

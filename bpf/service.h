@@ -120,6 +120,25 @@ static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, st
 /* So long an agent that is there takes at the most to end a connection. */
 #define TRIM_TIME 1000000000ULL
 
+/*
+ * A SYN, or the packet after it, at its listener. Servers ask for TCP_DEFER_ACCEPT
+ * when they listen already, and no connection tells what its listener does.
+ */
+static __always_inline void listener_in(struct bpf_sock *sk)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct sock *s = (struct sock *)tp;
+	struct target_state *st;
+	__u32 *id;
+
+	if (!tp || !tp->inet_conn.icsk_accept_queue.rskq_defer_accept)
+		return;
+	id = target_of(s->__sk_common.skc_net.net->net_cookie, s->__sk_common.skc_num);
+	st = id ? state_of(*id) : NULL;
+	if (st && !st->defers)
+		st->defers = 1;
+}
+
 /* Whether the packet may go on. */
 static __always_inline bool packet_in(struct __sk_buff *skb)
 {
@@ -127,8 +146,11 @@ static __always_inline bool packet_in(struct __sk_buff *skb)
 	struct conn *c = sk ? conn_of(sk) : NULL;
 	struct received r;
 
-	if (!c)
+	if (!c) {
+		if (sk && sk->state == BPF_TCP_LISTEN)
+			listener_in(sk);
 		return true;
+	}
 	if (c->trimmed && bpf_ktime_get_ns() - c->opened < TRIM_TIME)
 		return false; /* nobody is to begin with what will be ended */
 	if (received_by(sk, &r))

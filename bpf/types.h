@@ -84,6 +84,8 @@ struct target_state {
 	__u64 flood_until; /* until then it is in flood mode, ns */
 	__u32 handshake;  /* a decaying maximum of their round trips, us */
 	__u32 crowd;      /* SYNs that found it full of late, while handshakes go on */
+	__u32 defers;     /* its listener waits for clients to speak (TCP_DEFER_ACCEPT) */
+	__u32 pad;
 };
 
 /* Of a target in flood mode, or on the way there: see flood.h. */

@@ -172,36 +172,62 @@ func TestDeferAccept(t *testing.T) {
 	k.empty(t, a)
 
 	// Who says nothing holds a slot for as long as a handshake may take, and no
-	// longer: then others come in. Who speaks after that is counted all the same.
-	// (If they were many, it would be taken for a flood, and what is over trimmed.)
+	// longer: then others come in. Who speaks after that is a newcomer: it is
+	// counted if there is a slot, and ended if there is none.
 	const few = 2
-	silent := newCrowd(t, cli, to, few)
-	silent.wait(t, patience)
-	await(t, "no slot is held for those that say nothing", func() (any, bool) {
-		n := inKernel(t)
-		return n, n == 0
-	})
+	silent := silentCrowd(t, cli, to, few)
 	others := newCrowd(t, cli, to, limit)
 	others.wait(t, patience)
-	if len(silent.connected) != few || len(others.connected) != limit {
-		t.Fatalf("%v; %v; want %d and %d", silent, others, few, limit)
+	if len(others.connected) != limit {
+		t.Fatalf("%v; want %d", others, limit)
 	}
 	speak(others)
+	k.await(t, limit)
 	speak(silent)
-	k.await(t, few+limit)
-	if n := matches(t, a, srv); n != few+limit {
-		t.Errorf("%d in flight, want %d", n, few+limit)
+	for _, fd := range silent.connected {
+		await(t, "there is no slot for one that speaks late", func() (any, bool) {
+			_, err := unix.Read(fd, make([]byte, 1))
+			return err, err == unix.ECONNRESET
+		})
+	}
+	if n := matches(t, a, srv); n != limit {
+		t.Errorf("%d in flight, want %d", n, limit)
 	}
 	if !knock(t, cli, to) {
-		t.Error("over the limit, one more is let in")
+		t.Error("at the limit, one more is let in")
 	}
 	silent.close()
 	others.close()
 	k.empty(t, a)
-	matches(t, a, srv)
-	if st := target(a); st.AdmittedTotal != few+2*limit || st.FinishedTotal != few+2*limit {
-		t.Errorf("want %d admitted and finished: %+v", few+2*limit, st)
+	late := silentCrowd(t, cli, to, few)
+	speak(late)
+	k.await(t, few)
+	if n := matches(t, a, srv); n != few {
+		t.Errorf("%d in flight, want %d", n, few)
 	}
+	late.close()
+	k.empty(t, a)
+	matches(t, a, srv)
+	st := target(a)
+	if st.AdmittedTotal-st.TrimmedTotal != 2*limit+few || st.FinishedTotal != st.AdmittedTotal || st.TrimmedTotal != few || st.Flood {
+		t.Errorf("want %d admitted and finished, and %d ended: %+v", 2*limit+few, few, st)
+	}
+}
+
+// silentCrowd is a crowd of clients that say nothing, until no slot is held for
+// them any more.
+func silentCrowd(t *testing.T, from *lab.Host, to netip.AddrPort, n int) *crowd {
+	t.Helper()
+	c := newCrowd(t, from, to, n)
+	c.wait(t, patience)
+	if len(c.connected) != n {
+		t.Fatalf("%v; want %d connected", c, n)
+	}
+	await(t, "no slot is held for those that say nothing", func() (any, bool) {
+		n := inKernel(t)
+		return n, n == 0
+	})
+	return c
 }
 
 // TCP Fast Open: a SYN with data takes a slot, and over the limit its data never

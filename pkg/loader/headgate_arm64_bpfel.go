@@ -294,6 +294,8 @@ type headgateTargetState struct {
 	FloodUntil  uint64
 	Handshake   uint32
 	Crowd       uint32
+	Defers      uint32
+	Pad         uint32
 }
 
 type headgateVerdict uint32
