@@ -8,14 +8,22 @@
 
 #include "arrival.h"
 
-/* Once the gates are open there is a slot for everybody. */
-static __always_inline bool claim_slot(__u32 target, struct target_conf *conf,
-				       struct target_state *st, __u64 party)
+/*
+ * Once the gates are open there is a slot for everybody. Whoever ends after it was
+ * seen that none is left tells so.
+ */
+static __always_inline int claim_slot(__u32 target, struct target_conf *conf,
+				      struct target_state *st, __u64 party)
 {
-	if (in_force(conf, bpf_ktime_get_ns()))
-		return party_takes(target, conf, st, limit_now(conf, st), party, TAKE_ANY);
-	party_is_in(target, conf, st, party, 0);
-	return true;
+	__u32 limit = limit_now(conf, st);
+
+	if (!in_force(conf, bpf_ktime_get_ns())) {
+		party_is_in(target, conf, st, party, 0);
+		return CLAIM_OK;
+	}
+	if (!party_takes(target, conf, st, limit, party, TAKE_ANY))
+		return CLAIM_FULL;
+	return in_flight(st->units) < limit ? CLAIM_OK : CLAIM_LAST;
 }
 
 /* Whether a SYN that does not wait has its slot, or needs none. */
@@ -34,6 +42,7 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	struct origin o = {};
 	__u64 now, party;
 	__u32 isn;
+	int slot;
 
 	if (!h)
 		return op == CLAIM_WHEN && syn_is_in(conf, key) ? CLAIM_IN : CLAIM_GONE;
@@ -54,7 +63,8 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 		abandon_hold(st, key);
 		return CLAIM_GONE;
 	}
-	if (!claim_slot(key->target, conf, st, party))
+	slot = claim_slot(key->target, conf, st, party);
+	if (slot == CLAIM_FULL)
 		return CLAIM_FULL;
 	/*
 	 * Reserved before it ceases to wait: sent again in between it would be a
@@ -73,7 +83,7 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 	has_waited(key->target, st, party);
 	source_leave(party);
 	COUNT(key->target, claimed);
-	return CLAIM_OK;
+	return slot;
 }
 
 static __always_inline int claim_idle(struct __sk_buff *skb, struct target_conf *conf, struct conn *c)
@@ -94,6 +104,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 					 struct target_state *st, struct conn *c, __u32 op)
 {
 	__u64 held, party;
+	int slot;
 
 	switch (op) {
 	case CLAIM_WHEN:
@@ -113,7 +124,8 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 	party = party_of(held);
 	if ((held & REQUEST_STATE) != REQUEST_HELD)
 		return CLAIM_GONE;
-	if (!claim_slot(c->target, conf, st, party))
+	slot = claim_slot(c->target, conf, st, party);
+	if (slot == CLAIM_FULL)
 		return CLAIM_FULL;
 	if (__sync_val_compare_and_swap(&c->request, held, party | REQUEST_GRANTING) != held) {
 		release_slot(c->target, st, party & PARTY_CLASS); /* its source went with its place */
@@ -123,7 +135,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 	cohort_enter(c, conf); /* admitted now, whenever it came */
 	COUNT(c->target, claimed);
 	COUNT(c->target, requests);
-	return CLAIM_OK;
+	return slot;
 }
 
 static __always_inline int claim(struct __sk_buff *skb, __u64 netns)

@@ -242,6 +242,7 @@ enum claim_result {
 	CLAIM_FULL,
 	CLAIM_OK,
 	CLAIM_IN,   /* it does not wait, for it has a slot or needs none */
+	CLAIM_LAST, /* CLAIM_OK, and there is no other slot */
 };
 
 /* It is held only for the agent to refuse it: its pace slot is too far off, or its source has too many here. */

@@ -241,6 +241,8 @@ func (w waitingRoom) Claim(f pace.Flow, device uint32) (pace.Outcome, error) {
 		return pace.Full, err
 	case loader.Done:
 		return pace.Claimed, err
+	case loader.Last:
+		return pace.ClaimedLast, err
 	}
 	return pace.Gone, err
 }

@@ -46,6 +46,7 @@ func FuzzArrivals(f *testing.F) {
 var arrivalSeeds = []string{
 	"\x00\x01\x00\x02\x00\x03\x00\x01\x01\x01",                 // SYNs, again, and at the lookup
 	"\x06\x12\x00\x01\x00\x02\x00\x03\x04\x02\x04\x12",         // at a limit of 1, with places to wait
+	"\x06\x11\x00\x01\x00\x02\x00\x03\x06\x13\x04\x12\x04\x13", // two wait, and have the next slot and the last
 	"\x06\x5a\x00\x01\x00\x41\x02\x01\x02\x41\x03\x01\x07\x00", // a pace, resets
 	"\x05\x00\x60\xff\x00\x05\x80\x45\x00\x06\x00",             // what is no packet
 	"\x08\x00\x45\x00\x00\x28\x00\x01\x20\x00\x00\x01",         // mutated headers
@@ -59,6 +60,8 @@ type street struct {
 	tick   uint32
 	order  Order
 	script []byte
+
+	inForce bool // the order
 }
 
 func newStreet(f *testing.F) *street {
@@ -139,6 +142,7 @@ func (s *street) give(t *testing.T, b byte) {
 	if b&0x04 != 0 && b&0x40 != 0 {
 		lease = 0
 	}
+	s.inForce = s.order.Enforce && lease > 0
 	if err := s.gate.Write([]uint32{s.id}, []Order{s.order}, lease); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +164,7 @@ func (s *street) step(t *testing.T) {
 	case 3: // at the lookup, another port or protocol
 		s.lookup(t, client(who).context(uint32(s.take())<<8|0x90, uint32(s.take())))
 	case 4: // what the agent asks
-		s.exec(t, headgateProgHeadgateClaim, client(who).packet(0x02), uint32(who>>4))
+		s.claim(t, client(who), uint32(who>>4))
 	case 5: // no packet at all
 		n := min(int(who), len(s.script))
 		b := append(make([]byte, 12), s.script[:n]...)
@@ -216,6 +220,19 @@ func (s *street) exec(t *testing.T, name string, frame []byte, mark uint32) (ver
 		t.Fatalf("%s on %x: %v", name, frame, err)
 	}
 	return verdict, out, err == nil
+}
+
+// claim asks what the agent asks, and whether the answer is the last slot.
+func (s *street) claim(t *testing.T, c client, op uint32) {
+	t.Helper()
+	verdict, _, ran := s.exec(t, headgateProgHeadgateClaim, c.packet(0x02), op)
+	if !ran || op != claimSlot || !s.inForce {
+		return
+	}
+	full := s.reading(t).InFlight >= s.order.Limit
+	if answer := Claim(verdict); answer == Done && full || (answer == Last || answer == Full) && !full {
+		t.Errorf("the answer is %d, %d of %d are in flight", answer, s.reading(t).InFlight, s.order.Limit)
+	}
 }
 
 // arrive shows a frame to the program on a device, and says what becomes of it.

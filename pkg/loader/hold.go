@@ -41,7 +41,8 @@ const (
 	Gone Claim = iota // it does not wait, or no longer
 	Full              // there is no slot for it
 	Done
-	In // it does not wait, for it has a slot or needs none
+	In   // it does not wait, for it has a slot or needs none
+	Last // Done, and there is no other slot
 )
 
 // The questions, in the order of the kernel's.

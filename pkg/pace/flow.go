@@ -109,6 +109,8 @@ type Outcome uint8
 const (
 	// Claimed: the flow has a slot.
 	Claimed Outcome = iota
+	// ClaimedLast: so it has, and there is none for others now.
+	ClaimedLast
 	// Full: there is none, the flow stays at the head.
 	Full
 	// Gone: the flow waits no longer; its client has given up.

@@ -437,7 +437,7 @@ func (h *Holder) claim(a Action) {
 		o = Claimed
 	}
 	now := monotonic()
-	if o == Claimed {
+	if o == Claimed || o == ClaimedLast {
 		t := h.targets[a.Flow.Target]
 		t.Waits.Record(now - a.Arrived)
 		if a.Release != 0 {

@@ -82,6 +82,9 @@ func (g *fakeGate) Claim(f Flow, _ uint32) (Outcome, error) {
 	delete(g.waiting, f)
 	g.inside[f] = true
 	g.order = append(g.order, f)
+	if len(g.inside) == g.limit {
+		return ClaimedLast, nil
+	}
 	return Claimed, nil
 }
 

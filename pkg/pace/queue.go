@@ -182,6 +182,10 @@ func (q *Queue) Answer(now time.Duration, f Flow, o Outcome) {
 		t.counts.Gone++
 		q.leave(w)
 		q.verdicts(w, Drop)
+	case ClaimedLast:
+		t.line.allFull()
+		t.retry = now + retryAfter
+		fallthrough
 	case Claimed:
 		t.counts.Released++
 		q.grant(now, w)

@@ -100,6 +100,13 @@ func (l *line) full(w *waiter) {
 	}
 }
 
+// allFull says that there is no slot for anybody.
+func (l *line) allFull() {
+	for _, c := range l.classes {
+		c.isFull = true
+	}
+}
+
 // askAgain says that there may be slots for all.
 func (l *line) askAgain() {
 	for _, c := range l.classes {

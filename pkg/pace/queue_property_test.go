@@ -89,7 +89,11 @@ func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
 				g.inside = append(g.inside, a.Flow)
 				g.order = append(g.order, g.numbers[a.Flow])
 				g.lines[sourceOf(a.Flow)] = append(g.lines[sourceOf(a.Flow)], g.numbers[a.Flow])
-				q.Answer(now, a.Flow, Claimed)
+				if len(g.inside) >= g.limit && rapid.Bool().Draw(t, "says that it is the last") {
+					q.Answer(now, a.Flow, ClaimedLast)
+				} else {
+					q.Answer(now, a.Flow, Claimed)
+				}
 			}
 		}
 	}

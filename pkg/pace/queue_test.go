@@ -356,6 +356,42 @@ func TestClassesAreAskedOneAfterTheOther(t *testing.T) {
 	ask("0 2", Claimed)
 }
 
+// Who gets the last slot is the last who is asked for, until there may be another.
+func TestLastSlot(t *testing.T) {
+	q, now := testQueue(Policy{MaxWait: 10 * time.Millisecond, Group: func(a netip.Addr) Group {
+		return Group{Class: int(a.As4()[2])}
+	}}), queueStart
+	answer := func(what string, o Outcome, want ...Act) {
+		t.Helper()
+		var did []Act
+		for a, ok := q.Next(); ok; a, ok = q.Next() {
+			did = append(did, a.Act)
+			if a.Act == Claim {
+				q.Answer(now, a.Flow, o)
+			}
+		}
+		if !slices.Equal(did, want) {
+			t.Errorf("%s: %v, want %v", what, did, want)
+		}
+	}
+	for n, f := range []Flow{testFlow(0x001), testFlow(0x002), testFlow(0x101), testFlow(0x201)} {
+		q.Arrive(now, f, Hold{}, whole(uint32(n)))
+	}
+	answer("full", Full, Claim, Claim, Claim)
+	q.Wake(now, 1)
+	answer("one, of three classes", ClaimedLast, Claim, Accept, Deliver)
+	if at, ok := q.Due(); !ok || at != now+10*time.Millisecond {
+		t.Errorf("due after %v, want the end of their time", at-now)
+	}
+	q.Wake(now, 1)
+	answer("woken", ClaimedLast, Claim, Accept, Deliver)
+	q.Arrive(now, testFlow(0x301), Hold{}, whole(5))
+	answer("a class that nobody waited of", Full, Claim)
+	now += 10 * time.Millisecond
+	q.Tick(now)
+	answer("their time is over", Claimed, Drop, GiveUp, Drop, GiveUp, Drop, GiveUp)
+}
+
 func TestGone(t *testing.T) {
 	q, now := testQueue(Policy{}), queueStart
 	q.Arrive(now, testFlow(1), Hold{}, whole(1))
