@@ -8,6 +8,7 @@
 #ifndef HEADGATE_CONN_H
 #define HEADGATE_CONN_H
 
+#include "accept.h"
 #include "cohort.h"
 #include "request.h"
 #include "segment.h"
@@ -20,6 +21,11 @@ static __always_inline __u32 signal_of(__u32 target)
 	struct target_conf *conf = conf_of(target);
 
 	return conf ? conf->signal : SIGNAL_SERVICE;
+}
+
+static __always_inline bool times_lifetime(struct target_conf *conf)
+{
+	return conf->signal == SIGNAL_LIFETIME && !times_accept(conf);
 }
 
 static __always_inline void conn_wake(struct conn *c)
@@ -78,12 +84,13 @@ static __always_inline void conn_leave(struct conn *c)
  */
 static __always_inline void conn_finish(struct conn *c, bool by_server)
 {
+	struct target_conf *conf = conf_of(c->target);
 	__u64 now = bpf_ktime_get_ns();
 
 	if (!__sync_lock_test_and_set(&c->counted, 0))
 		return;
 	conn_leave(c);
-	if (signal_of(c->target) == SIGNAL_LIFETIME)
+	if (conf && times_lifetime(conf))
 		sample(c->target, SIGNAL_LIFETIME, now - c->opened);
 	if (c->first && (by_server || c->first >= TICKET_TIME))
 		conn_answered(c, c->first);
@@ -285,6 +292,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	c->out_end = ctx->snd_nxt;
 	c->cohort = reserved ? cohort : 0;
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
+	c->untouched = times_accept(conf);
 	/* Last, and for all CPUs to see in this order: from here on packets count. */
 	__sync_lock_test_and_set(&c->counted, 1);
 	conn_open_asked(ctx, c, conf, st);
@@ -293,7 +301,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 					       BPF_SOCK_OPS_RTT_CB_FLAG);
 
 	sample(target, SIGNAL_HANDSHAKE, (__u64)(ctx->srtt_us >> 3) * 1000);
-	if (conf->signal == SIGNAL_LIFETIME)
+	if (times_lifetime(conf))
 		cohort_join(c, c->opened);
 	if (trim)
 		wake_trim(ctx, sk, &key);

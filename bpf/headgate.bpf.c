@@ -123,6 +123,17 @@ int headgate_egress(struct __sk_buff *skb)
 	return 1;
 }
 
+/* An application has read from a TCP socket: any of the host. Attached only where a rule asks for it. */
+SEC("tp_btf/tcp_rcv_space_adjust")
+int headgate_read(__u64 *ctx)
+{
+	struct conn *c = bpf_sk_storage_get(&conns, (struct sock *)ctx[0], 0, 0);
+
+	if (c)
+		conn_touched(c);
+	return 0;
+}
+
 SEC("iter/tcp")
 int headgate_adopt(struct bpf_iter__tcp *ctx)
 {

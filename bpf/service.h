@@ -232,6 +232,8 @@ static __always_inline void packet_out(struct __sk_buff *skb)
 	if (!c || !parse_segment(skb, &s) || !s.len || !after(s.seq + s.len, c->out_end))
 		return;
 	c->out_end = s.seq + s.len;
+	if (!(c->flags & CONN_SPOKE))
+		conn_touched(c);
 	output(skb, c, &s);
 	if (c->answering)
 		request_outputs(skb, sk, c);

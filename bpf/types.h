@@ -40,13 +40,14 @@ enum target_flags {
 	TARGET_IDLE = 1 << 4,    /* a request ends when the output is idle, not at its first byte */
 	TARGET_SOURCES = 1 << 5, /* where a unit comes from matters */
 	TARGET_PARTIES = 1 << 6, /* and not only for who is exempt; or it once did */
+	TARGET_ACCEPT = 1 << 7,  /* SIGNAL_LIFETIME is the wait until the application took it up */
 };
 
 enum signal {
 	SIGNAL_SERVICE,   /* last request byte in to first response byte out */
 	SIGNAL_RTT,       /* TCP round trip; includes the client's delayed ACK */
 	SIGNAL_HANDSHAKE, /* SYN-ACK to ACK: a round trip without delayed ACK */
-	SIGNAL_LIFETIME,  /* of a connection */
+	SIGNAL_LIFETIME,  /* of a connection; see TARGET_ACCEPT */
 	SIGNALS,
 };
 
@@ -293,7 +294,7 @@ struct conn {
 	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
 
 	__u32 trimmed;     /* 1: it came over the limit in flood mode, and is to be ended */
-	__u32 pad;
+	__u32 untouched;   /* 1: with TARGET_ACCEPT, and the application has not read or written yet */
 };
 
 /*

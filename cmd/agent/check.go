@@ -92,6 +92,10 @@ func check(cfg *config.Config, out io.Writer) error {
 		}
 	}
 
+	if slices.ContainsFunc(cfg.Rules, func(r config.Rule) bool { return r.Signal == config.SignalAccept }) {
+		p.hook("the host", string(loader.HookRead), "see applications read: signal accept")
+	}
+
 	p.printf("would protect\n")
 	for _, t := range found.targets(cfg) {
 		p.printf("  port %d in %s, rule %s: %ss, %s, %s, signal %s\n",

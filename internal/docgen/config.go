@@ -37,7 +37,8 @@ const configTogether = `
 | key | goes with | an error with |
 |---|---|---|
 | ` + "`end`" + ` | ` + "`unit: request`" + ` | ` + "`unit: connection`" + ` |
-| ` + "`signal: connection`" + ` | ` + "`unit: connection`" + ` | ` + "`unit: request`" + ` |
+| ` + "`signal: connection`, `signal: accept`" + ` | ` + "`unit: connection`" + ` | ` + "`unit: request`" + ` |
+| ` + "`signal: accept`" + ` | ` + "`algorithm: aimd`, `algorithm: fixed`" + ` | any other |
 | ` + "`reject: drop`" + ` | ` + "`unit: connection`" + ` | ` + "`unit: request`" + ` |
 | ` + "`hold.max_waiting`, `hold.order`" + ` | a ` + "`max_wait`" + ` above 0s, of ` + "`hold`" + ` or of ` + "`pace`" + ` | neither |
 | any of ` + "`pace`" + ` | ` + "`pace.rate`" + `, a number or auto | no rate |
@@ -91,7 +92,6 @@ func configPage(root string) (string, error) {
 	p.structure(cfg, "Class", "rules[].classes[].", reflect.ValueOf(config.Class{}))
 	p.print("\n## What goes together\n%s", configTogether)
 	p.environment()
-	p.unsupported()
 	return p.text.String(), p.err
 }
 
@@ -239,12 +239,5 @@ func (p *page) environment() {
 	p.print("\n## Environment and flags\n\nAn empty variable is as good as none.\n\n| key | variable | flag |\n|---|---|---|\n")
 	for _, key := range config.OverridableKeys() {
 		p.print("| `%s` | `HEADGATE_%s` | `--%s` |\n", key, strings.ToUpper(key), strings.ReplaceAll(key, "_", "-"))
-	}
-}
-
-func (p *page) unsupported() {
-	p.print("\n## Not in this version\n\nThe file is read at the start only: to apply a change, stop an agent that was\nstarted with `--keep` and start it again; the counts are kept.\n\nThese keys are refused by name:\n\n")
-	for _, key := range config.Unsupported() {
-		p.print("- `%s`\n", strings.Replace(key, "rule.", "rules[].", 1))
 	}
 }

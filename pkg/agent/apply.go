@@ -112,6 +112,11 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 	if err := a.gate.AttachCgroup2(a.cgroup2); err != nil {
 		return err
 	}
+	if timesAccept(cfg) {
+		if err := a.gate.WatchReads(true); err != nil {
+			return err
+		}
+	}
 	for _, p := range d.places {
 		if p.added { // counted first: what is refused depends on it
 			if err := a.gate.Adopt(p.netns); err != nil {
@@ -190,6 +195,7 @@ func (a *Agent) unbuild(d *difference) error {
 	defer a.mu.Unlock()
 	release := a.gate.ReleaseNetns
 	if a.running() {
+		errs = append(errs, a.gate.WatchReads(timesAccept(a.cfg)))
 		release = a.gate.DetachNetns
 		for _, t := range d.added {
 			if !t.known {
@@ -396,6 +402,9 @@ func (a *Agent) clear(d *difference) error {
 			errs = append(errs, h.remove())
 		}
 	}
+	if !timesAccept(a.cfg) {
+		errs = append(errs, a.locked(func() error { return a.gate.WatchReads(false) }))
+	}
 	for _, s := range d.closed {
 		errs = append(errs, s.trimmer.close())
 		if s.holding != nil {
@@ -404,6 +413,12 @@ func (a *Agent) clear(d *difference) error {
 		errs = append(errs, a.locked(func() error { return a.gate.DetachNetns(s.netns.Cookie()) }), s.netns.Close())
 	}
 	return errors.Join(append(errs, a.locked(a.retire))...)
+}
+
+// timesAccept says whether a rule follows how long connections wait for the
+// application.
+func timesAccept(cfg *config.Config) bool {
+	return slices.ContainsFunc(cfg.Rules, func(r config.Rule) bool { return r.Signal == config.SignalAccept })
 }
 
 func (a *Agent) locked(f func() error) error {

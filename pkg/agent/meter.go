@@ -31,7 +31,25 @@ type meter struct {
 	tally
 }
 
-func (t *target) meters() []*meter { return []*meter{&t.service, &t.trips, &t.handshake} }
+// meters are those of what is timed of every target, and of what the limit
+// follows where that is another.
+func (t *target) meters() []*meter {
+	all := []*meter{&t.service, &t.trips, &t.handshake}
+	if t.signal == loader.Lifetime {
+		all = append(all, &t.whole)
+	}
+	return all
+}
+
+// followed is the meter of what the limit follows.
+func (t *target) followed() *meter {
+	for _, m := range t.meters() {
+		if m.signal == t.signal {
+			return m
+		}
+	}
+	return &t.service
+}
 
 // begin takes what a predecessor has counted as the first window, so that the
 // totals go on where it stopped.

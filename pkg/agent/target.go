@@ -27,6 +27,7 @@ type target struct {
 	config config.Target
 	algo   controller.Algorithm
 	signal loader.Signal
+	accept bool        // the signal is the wait of a connection, not its lifetime
 	mode   config.Mode // in force
 
 	overridden override
@@ -76,6 +77,7 @@ type target struct {
 	perTick   rtt.Reader
 
 	service, trips, handshake meter
+	whole                     meter // of connections, see [loader.Lifetime]
 	listener                  listenerState
 	untimed                   untimed
 	change                    change
@@ -127,11 +129,13 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 		config:    t,
 		algo:      algo,
 		signal:    signal,
+		accept:    t.Rule.Signal == config.SignalAccept,
 		mode:      t.Rule.Mode,
 		quantiles: signal == loader.RTT || p.SampleWindow != nil && *p.SampleWindow == controller.Percentile,
 		service:   meter{signal: loader.Service},
 		trips:     meter{signal: loader.RTT},
 		handshake: meter{signal: loader.Handshake},
+		whole:     meter{signal: loader.Lifetime},
 		windows:   make(map[string]uint64),
 		sources:   source.NewTable(t.Rule.SourcePolicy()),
 	}, nil
@@ -141,7 +145,7 @@ func signalOf(s config.Signal) loader.Signal {
 	switch s {
 	case config.SignalRTT:
 		return loader.RTT
-	case config.SignalConnection:
+	case config.SignalConnection, config.SignalAccept:
 		return loader.Lifetime
 	default:
 		return loader.Service
@@ -189,20 +193,17 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	if !c.limit {
 		return nil
 	}
-	if same := t.signal == n.signal && !c.unit; same && controller.Resume(n.algo, t.algo) {
+	if same := t.signal == n.signal && t.accept == n.accept && !c.unit; same && controller.Resume(n.algo, t.algo) {
 		t.algo = n.algo
 		t.decision = t.algo.Decide(controller.Tick{Now: now})
 		return nil
 	}
-	t.algo, t.signal = n.algo, n.signal
+	t.algo, t.signal, t.accept = n.algo, n.signal, n.accept
 	t.epoch = max(r.CohortEpoch, t.decision.CohortEpoch+t.epoch)
 	t.last = r
 	t.begin(now)
-	if err := g.Histogram(t.id, t.signal, &t.total); err != nil {
-		return err
-	}
-	t.perTick.Begin(&t.total)
-	return nil
+	t.whole = n.whole
+	return t.followed().begin(g, t)
 }
 
 // dropHolder notes that nothing waits for the target any more.
@@ -325,6 +326,7 @@ func (t *target) order() loader.Order {
 		Limit:        limit,
 		AfterRefusal: after,
 		Signal:       t.signal,
+		Accept:       t.accept,
 		Tick:         t.tick,
 		CohortEpoch:  d.CohortEpoch + t.epoch,
 		CohortSize:   d.CohortSize,
@@ -387,10 +389,7 @@ func (t *target) status(now time.Duration) status.Target {
 	}
 	rule, r := t.config.Rule, &t.last
 	limit, _ := t.limits()
-	window := &t.service.window
-	if t.signal == loader.RTT {
-		window = &t.trips.window
-	}
+	window := &t.followed().window
 	st := status.Target{
 		Rule:        rule.Name,
 		Port:        t.config.Port,

@@ -105,9 +105,15 @@ type Rule struct {
 
 	// Signal is the latency that the limit follows: service, the time from a
 	// request's last byte in to its response's first byte out; rtt, the
-	// round trip time of TCP, which does not see the server's own queue; or
+	// round trip time of TCP, which does not see the server's own queue;
 	// connection, the lifetime of a connection, for servers that close after
-	// one exchange; not with unit: request.
+	// one exchange; or accept, how long a new connection waits for the
+	// application: from its handshake, or its first request where that comes
+	// later, until the application reads from it (or writes, where the server
+	// speaks first). That suits servers with a worker for each connection, whose
+	// own work takes anything from a moment to a minute: the wait says whether a
+	// worker was free. It goes with the algorithm aimd, whose timeout is the wait
+	// that is too long. connection and accept not with unit: request.
 	Signal Signal `yaml:"signal"`
 
 	// Limit says how the number of units in flight is bounded.
@@ -217,6 +223,7 @@ const (
 	SignalService    Signal = "service"
 	SignalRTT        Signal = "rtt"
 	SignalConnection Signal = "connection"
+	SignalAccept     Signal = "accept"
 
 	RejectReset Reject = "reset"
 	RejectDrop  Reject = "drop"

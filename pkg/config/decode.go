@@ -72,7 +72,7 @@ func (d *decoder) rule(r *Rule, o *origin) map[string]func(value) {
 		"mode":       func(v value) { choice(d, v, &r.Mode, ModeEnforce, ModeObserve) },
 		"unit":       func(v value) { choice(d, v, &r.Unit, UnitConnection, UnitRequest) },
 		"end":        func(v value) { d.end(v, &r.End) },
-		"signal":     func(v value) { choice(d, v, &r.Signal, SignalService, SignalRTT, SignalConnection) },
+		"signal":     func(v value) { choice(d, v, &r.Signal, SignalService, SignalRTT, SignalConnection, SignalAccept) },
 		"limit":      func(v value) { d.limit(v, &r.Limit) },
 		"warm_up":    func(v value) { d.warmUp(v, r) },
 		"hold":       func(v value) { d.hold(v, &r.Hold) },

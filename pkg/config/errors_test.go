@@ -26,14 +26,15 @@ var errorCases = map[string]struct {
 			"6:13: rules[0].scope.net: unknown key; the keys here are cgroup, netns, pods",
 		},
 	},
-	"not in this version": {
+	"a wait that requests have not": {
 		text: `rules:
   - port: 80
     unit: request
     signal: accept
 `,
 		want: []string{
-			"4:13: rules[0].signal: this version does not support accept",
+			"4:13: rules[0].signal: what a connection takes says nothing of the requests on it",
+			"4:13: rules[0].signal: accept is next to 0 while a worker is free, so guarded has nothing to compare a wait with",
 		},
 	},
 	"scopes": {
@@ -123,7 +124,7 @@ rules:
   - {port: 6, unit: request, end: {idel: 1s}, signal: rtt}
 `,
 		want: []string{
-			"1:20: defaults.signal: the lifetime of a connection says nothing of the requests on it; with unit: request this is service or rtt",
+			"1:20: defaults.signal: what a connection takes says nothing of the requests on it; with unit: request this is service or rtt",
 			`3:21: rules[0].unit: "requests" is not one of: connection, request`,
 			"4:20: rules[1].end: says when a request is over, but the unit is connection",
 			`5:35: rules[2].end: "last_byte" is not one of: first_byte`,

@@ -47,6 +47,7 @@ func (d *decoder) validate(c *Config, sshPorts []uint16) {
 		}
 		d.validateLimit(r, o)
 		d.validateUnit(r, o)
+		d.validateSignal(r, o)
 		d.validateWaits(r, o)
 		d.validateSources(r, o)
 		if prefixes += r.prefixes(); prefixes > maxPrefixes && len(d.errs) == 0 {

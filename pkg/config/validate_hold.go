@@ -8,11 +8,20 @@ func (d *decoder) validateUnit(r *Rule, o origin) {
 		}
 		return
 	}
-	if r.Signal == SignalConnection {
-		d.failf(d.whereRule(o, "signal"), "the lifetime of a connection says nothing of the requests on it; with unit: request this is service or rtt")
+	if r.Signal == SignalConnection || r.Signal == SignalAccept {
+		d.failf(d.whereRule(o, "signal"), "what a connection takes says nothing of the requests on it; with unit: request this is service or rtt")
 	}
 	if r.Reject == RejectDrop {
 		d.failf(d.whereRule(o, "reject"), "a request cannot be dropped, since TCP would send it again and again; with unit: request this is reset")
+	}
+}
+
+// validateSignal checks that the algorithm can do something with the signal. A
+// wait is next to nothing while a worker is free: there is no latency without a
+// queue that another could be compared with, as all algorithms but these do.
+func (d *decoder) validateSignal(r *Rule, o origin) {
+	if algorithm := r.Limit.Algorithm; r.Signal == SignalAccept && algorithm != "aimd" && algorithm != "fixed" {
+		d.failf(d.whereRule(o, "signal"), "accept is next to 0 while a worker is free, so %s has nothing to compare a wait with; use limit: {algorithm: aimd, timeout: ...} with the wait that is too long", algorithm)
 	}
 }
 

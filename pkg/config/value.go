@@ -66,11 +66,7 @@ func (d *decoder) field(path string, kv *ast.MappingValueNode, keys map[string]f
 		at.key = path + "." + name
 	}
 	read, ok := keys[name]
-	switch {
-	case isUnsupported(at.key):
-		d.failf(at, "this version does not support the key %q", name)
-		return
-	case !ok:
+	if !ok {
 		d.failf(at, "unknown key; %sthe keys here are %s", didYouMean(name, keys), list(keys))
 		return
 	}
@@ -258,10 +254,6 @@ func choice[T ~string](d *decoder, v value, dst *T, words ...T) {
 	}
 	s, ok := d.scalar(v, "one word")
 	if !ok {
-		return
-	}
-	if isUnsupported(v.at.key + ": " + s) {
-		d.failf(v.at, "this version does not support %s", s)
 		return
 	}
 	if !slices.Contains(words, T(s)) {

@@ -76,6 +76,8 @@ func (s *speaker) signal() string {
 		return "A TCP round trip"
 	case "connection":
 		return "A connection"
+	case "accept":
+		return "Getting a worker for a new connection"
 	}
 	return "A request"
 }

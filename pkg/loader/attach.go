@@ -233,7 +233,10 @@ func (g *Gate) Prune() error {
 // Attached returns how many programs are attached to each hook. A link whose
 // cgroup or namespace is gone does not count.
 func (g *Gate) Attached() map[Hook]int {
-	n := map[Hook]int{HookSockops: 0, HookRelease: 0, HookLookup: 0, HookIngress: 0, HookEgress: 0}
+	n := map[Hook]int{HookSockops: 0, HookRelease: 0, HookLookup: 0, HookIngress: 0, HookEgress: 0, HookRead: 0}
+	if g.reads != nil {
+		n[HookRead]++
+	}
 	for _, a := range g.links {
 		if alive(a.link) {
 			n[a.hook]++

@@ -20,6 +20,7 @@ const (
 	CanHold    Capability = "hold"         // decide on the device, where arrivals can be held
 	CanTCX     Capability = "tcx"          // attach to devices by links
 	CanRecount Capability = "recount"      // compare the counts with the sockets
+	CanAccept  Capability = "accept_time"  // samples of the wait until the application reads
 )
 
 // optional are the programs that headgate can do without, and what is lost.
@@ -36,6 +37,7 @@ var optional = map[string]Capability{
 	headgateProgHeadgateCorrectParty: CanRecount,
 	headgateProgHeadgateArrive:       CanHold,
 	headgateProgHeadgateClaim:        CanHold,
+	headgateProgHeadgateRead:         CanAccept,
 }
 
 // Otherwise says what is done where the kernel cannot, for people to read.
@@ -55,6 +57,8 @@ func (c Capability) Otherwise() string {
 		return "programs are on the devices by clsact"
 	case CanRecount:
 		return "a count that is wrong stays so"
+	case CanAccept:
+		return "a limit that follows signal: accept is refused"
 	}
 	return ""
 }

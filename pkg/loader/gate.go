@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
@@ -52,6 +53,7 @@ type Gate struct {
 	progs  map[string]*ebpf.Program
 	able   map[Capability]bool
 	links  map[string]*attached
+	reads  link.Link // see WatchReads
 	ids    map[TargetKey]uint32
 	nextID uint32 // where a free number is looked for
 	ports  *portTable
@@ -258,6 +260,9 @@ func (g *Gate) Remove() error {
 func (g *Gate) close() error {
 	for _, l := range g.links {
 		l.close()
+	}
+	if g.reads != nil {
+		g.reads.Close()
 	}
 	for _, p := range g.progs {
 		p.Close()

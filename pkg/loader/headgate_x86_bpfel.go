@@ -64,7 +64,7 @@ type headgateConn struct {
 	Release    uint64
 	Output     uint64
 	Trimmed    uint32
-	Pad        uint32
+	Untouched  uint32
 }
 
 type headgateCorrection struct {
@@ -279,6 +279,7 @@ const (
 	headgateTargetFlagsTARGET_IDLE    headgateTargetFlags = 16
 	headgateTargetFlagsTARGET_SOURCES headgateTargetFlags = 32
 	headgateTargetFlagsTARGET_PARTIES headgateTargetFlags = 64
+	headgateTargetFlagsTARGET_ACCEPT  headgateTargetFlags = 128
 )
 
 type headgateTargetState struct {
@@ -343,6 +344,7 @@ const (
 	headgateProgHeadgateForget       = "headgate_forget"
 	headgateProgHeadgateIngress      = "headgate_ingress"
 	headgateProgHeadgateLookup       = "headgate_lookup"
+	headgateProgHeadgateRead         = "headgate_read"
 	headgateProgHeadgateRecount      = "headgate_recount"
 	headgateProgHeadgateRelease      = "headgate_release"
 	headgateProgHeadgateSockops      = "headgate_sockops"
@@ -406,6 +408,7 @@ type headgateProgramSpecs struct {
 	HeadgateForget       *ebpf.ProgramSpec `ebpf:"headgate_forget"`
 	HeadgateIngress      *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
 	HeadgateLookup       *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
+	HeadgateRead         *ebpf.ProgramSpec `ebpf:"headgate_read"`
 	HeadgateRecount      *ebpf.ProgramSpec `ebpf:"headgate_recount"`
 	HeadgateRelease      *ebpf.ProgramSpec `ebpf:"headgate_release"`
 	HeadgateSockops      *ebpf.ProgramSpec `ebpf:"headgate_sockops"`
@@ -544,6 +547,7 @@ type headgatePrograms struct {
 	HeadgateForget       *ebpf.Program `ebpf:"headgate_forget"`
 	HeadgateIngress      *ebpf.Program `ebpf:"headgate_ingress"`
 	HeadgateLookup       *ebpf.Program `ebpf:"headgate_lookup"`
+	HeadgateRead         *ebpf.Program `ebpf:"headgate_read"`
 	HeadgateRecount      *ebpf.Program `ebpf:"headgate_recount"`
 	HeadgateRelease      *ebpf.Program `ebpf:"headgate_release"`
 	HeadgateSockops      *ebpf.Program `ebpf:"headgate_sockops"`
@@ -562,6 +566,7 @@ func (p *headgatePrograms) Close() error {
 		p.HeadgateForget,
 		p.HeadgateIngress,
 		p.HeadgateLookup,
+		p.HeadgateRead,
 		p.HeadgateRecount,
 		p.HeadgateRelease,
 		p.HeadgateSockops,

@@ -27,7 +27,7 @@ const (
 	Service   = Signal(headgateSignalSIGNAL_SERVICE)   // last request byte in to first response byte out
 	RTT       = Signal(headgateSignalSIGNAL_RTT)       // of TCP, with the client's delayed ACK
 	Handshake = Signal(headgateSignalSIGNAL_HANDSHAKE) // of TCP, without it
-	Lifetime  = Signal(headgateSignalSIGNAL_LIFETIME)  // of connections
+	Lifetime  = Signal(headgateSignalSIGNAL_LIFETIME)  // of connections; with [Order].Accept their wait for the application
 
 	signals = int(headgateSignalSIGNALS)
 )
@@ -38,6 +38,7 @@ type Order struct {
 	Limit        int
 	AfterRefusal int    // the limit once something was refused in this tick
 	Signal       Signal // which one the cohort times
+	Accept       bool   // Lifetime is how long connections wait until the application reads, see [Gate.WatchReads]
 	Tick         uint32 // must differ from the one before
 	CohortEpoch  uint32
 	CohortSize   int
@@ -264,6 +265,7 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 			headgateTargetFlagsTARGET_REQUEST: o.Requests,
 			headgateTargetFlagsTARGET_DROP:    o.Drop,
 			headgateTargetFlagsTARGET_IDLE:    o.Idle > 0,
+			headgateTargetFlagsTARGET_ACCEPT:  o.Accept,
 		} {
 			if on {
 				confs[i].Flags |= flag

@@ -159,12 +159,18 @@ func (s *site) connections() ([]fact, error) {
 	if r.InFlight != want.InFlight || r.Admitted != want.Admitted || r.Adopted != want.Adopted {
 		return nil, fmt.Errorf("one connection came before the programs and one after: %+v", r)
 	}
+	if s.gate.Capabilities()[loader.CanAccept] {
+		if err := s.gate.WatchReads(true); err != nil {
+			return nil, err
+		}
+	}
 	on := s.gate.Attached()
 	return []fact{
 		{"connections begin and end (`sockops`)", attached(on[loader.HookSockops])},
 		{"a client's reset leaves the slot to who works on (`sock_release`)", s.has(loader.CanRelease, attached(on[loader.HookRelease]))},
 		{"admission at the SYN (`sk_lookup`)", attached(on[loader.HookLookup])},
 		{"service times, requests (`cgroup_skb`)", s.has(loader.CanService, attached(min(on[loader.HookIngress], on[loader.HookEgress])))},
+		{"waits for the application (`tp_btf/tcp_rcv_space_adjust`)", s.has(loader.CanAccept, attached(on[loader.HookRead]))},
 		{"connections older than the agent (`iter/tcp`)", older},
 		{"counts compared with the sockets (`iter/bpf_sk_storage_map`)", s.has(loader.CanRecount, "yes")},
 		{"expired reservations on an idle port (`syscall`)", s.has(loader.CanSweep, "yes")},

@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"headgate/internal/lab"
+	"headgate/internal/lab/backend"
+	"headgate/internal/lab/load"
+	"headgate/pkg/config"
+	"headgate/pkg/controller"
+	"headgate/pkg/loader"
+)
+
+// How long connections wait for the application is what the server and its
+// clients see of it, whoever speaks first, and nothing of the client's own
+// leisure or of the server's work is in it.
+func TestAcceptWait(t *testing.T) {
+	const clients = 12
+	for _, test := range []struct {
+		name      string
+		pause     time.Duration // of the server before each accept
+		greets    bool          // the server speaks first
+		leisure   time.Duration // of the client between handshake and request
+		work      time.Duration // of the server after it has read
+		longest   time.Duration // of a wait, where it is not what the two saw
+		addresses func(srv *lab.Host) netip.Addr
+	}{
+		{name: "one after the other", pause: 20 * time.Millisecond, addresses: four},
+		{name: "IPv6", pause: 20 * time.Millisecond, addresses: six},
+		{name: "server speaks first", pause: 20 * time.Millisecond, greets: true, addresses: four},
+		{name: "clients at leisure", leisure: 400 * time.Millisecond, longest: 100 * time.Millisecond, addresses: four},
+		{name: "slow work", work: 400 * time.Millisecond, longest: 100 * time.Millisecond, addresses: six},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := lab.ForTest(t, "srv", "cli")
+			srv, cli := l.Host("srv"), l.Host("cli")
+			ln, err := srv.Listen("tcp", fmt.Sprintf(":%d", port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			startAgent(t, srv, port, func(r *config.Rule) { fixed(100)(r); r.Signal = config.SignalAccept })
+
+			var mu sync.Mutex
+			var waits []time.Duration
+			connected := make(map[string]time.Time)
+			var all sync.WaitGroup
+			all.Go(func() {
+				for range clients {
+					time.Sleep(test.pause)
+					c, err := ln.Accept()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					all.Go(func() {
+						defer c.Close()
+						if !test.greets {
+							_, _ = c.Read(make([]byte, 1))
+						}
+						touched := time.Now()
+						time.Sleep(test.work)
+						_, _ = c.Write([]byte("!"))
+						_, _ = c.Read(make([]byte, 1)) // the client goes first
+						mu.Lock()
+						defer mu.Unlock()
+						waits = append(waits, touched.Sub(connected[c.RemoteAddr().String()]))
+					})
+				}
+			})
+			for range clients {
+				all.Go(func() {
+					var c net.Conn
+					err := cli.Do(func() (err error) {
+						c, err = net.Dial("tcp", netip.AddrPortFrom(test.addresses(srv), port).String())
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer c.Close()
+					mu.Lock()
+					connected[c.LocalAddr().String()] = time.Now()
+					mu.Unlock()
+					if !test.greets {
+						time.Sleep(test.leisure)
+						_, _ = c.Write([]byte("?"))
+					}
+					_, _ = c.Read(make([]byte, 1))
+				})
+			}
+			all.Wait()
+
+			h := measured(t, 0, loader.Lifetime)
+			if h.Count != clients {
+				t.Errorf("%d connections were timed, want %d", h.Count, clients)
+			}
+			slices.Sort(waits)
+			got, least, most := h.Quantile(0.5), waits[clients/2-2], waits[clients/2+1]
+			t.Logf("a wait of %v in the median; server and clients saw %v", got, waits)
+			if test.longest > 0 {
+				if longest := h.Quantile(1); longest > test.longest {
+					t.Errorf("the longest wait is %v", longest)
+				}
+			} else if got < least || got > most {
+				t.Errorf("a wait of %v in the median, want %v to %v", got, least, most)
+			}
+		})
+	}
+}
+
+func four(h *lab.Host) netip.Addr { return h.Addr4 }
+func six(h *lab.Host) netip.Addr  { return h.Addr6 }
+
+// A limit that follows the wait falls when all workers have something to do, and
+// not because what they do takes long. What is reported is the wait.
+func TestLimitFollowsAccept(t *testing.T) {
+	const carries, initial = 8, 20
+	for _, test := range []struct {
+		name    string
+		workers int // connections at once; 0: any number
+		work    time.Duration
+		falls   bool
+	}{
+		{"a worker for some", carries, work, true},
+		{"a worker for everybody, slow", 0, 10 * work, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			serve(t, srv, backend.Spec{Protocol: "http", Service: test.work, MaxConns: test.workers})
+			a := startAgent(t, srv, port, func(r *config.Rule) {
+				r.Signal = config.SignalAccept
+				r.Limit = config.Limit{Algorithm: "aimd", Params: controller.Params{
+					Initial: new(initial), Min: new(1), BackoffRatio: new(0.5), Timeout: new(work / 2),
+				}}
+			})
+			var rec load.Recorder
+			err := cli.Do(func() error {
+				return load.Run(t.Context(), load.Config{
+					Target:   to,
+					Arrivals: load.Poisson(1, load.Step{Rate: 3 * carries / work.Seconds(), For: 2500 * time.Millisecond}),
+					Request:  load.Get("/"),
+					Timeout:  patience,
+				}, rec.Record)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := target(a)
+			t.Logf("limit %d, a wait of %v s; %+v", st.Limit, st.Window.MeanSeconds, rec.Counts())
+			if falls := st.Limit < initial*3/4; falls != test.falls {
+				t.Errorf("the limit is %d, and was %d", st.Limit, initial)
+			}
+			if long := st.Window.MeanSeconds > (work / 2).Seconds(); st.Window.Samples == 0 || !test.falls && long {
+				t.Errorf("a wait of %v s is reported, of %d connections", st.Window.MeanSeconds, st.Window.Samples)
+			}
+		})
+	}
+}
