@@ -44,7 +44,8 @@ func (s *site) addAddresses(t *testing.T) {
 // session is a connection of a client.
 type session struct {
 	net.Conn
-	buf []byte
+	buf    []byte
+	answer []byte // to what was said last
 }
 
 // begin connects, from an address or any, and logs in.
@@ -76,11 +77,11 @@ func (c *session) say(turns ...load.Turn) error {
 		if _, err := c.Write(t.Send); err != nil {
 			return err
 		}
-		var answer []byte
-		for len(answer) < len(t.Begin) || !t.Ends(answer) {
+		c.answer = c.answer[:0]
+		for len(c.answer) < len(t.Begin) || !t.Ends(c.answer) {
 			n, err := c.Read(c.buf)
-			if answer = append(answer, c.buf[:n]...); !t.Begins(answer) {
-				return fmt.Errorf("an answer that begins with %.60q", answer)
+			if c.answer = append(c.answer, c.buf[:n]...); !t.Begins(c.answer) {
+				return fmt.Errorf("an answer that begins with %.60q", c.answer)
 			}
 			if err != nil {
 				return err
@@ -107,7 +108,7 @@ func (s *site) alone(t *testing.T) time.Duration {
 	ctx, cancel := context.WithTimeout(t.Context(), lab.Allow(20*time.Second))
 	defer cancel()
 	var took []time.Duration
-	for len(took) < 8 {
+	for len(took) < 5 {
 		asked := time.Now()
 		if err := s.visit(ctx, netip.Addr{}, s.ask); err != nil {
 			if ctx.Err() != nil || len(took) > 0 {
@@ -133,8 +134,16 @@ type measurement struct {
 
 func (m measurement) describe(alone time.Duration) string {
 	in := func(s float64) float64 { return s / alone.Seconds() }
-	return fmt.Sprintf("offered %.0f/s, good %.0f/s, p50 %.1f and p99 %.1f times one alone, %d refused and %d reset after %v, %d too late, %d failed of %d; %d connections, %d inside; %v",
-		m.Offered(), m.Goodput(), in(m.P50Seconds), in(m.P99Seconds), m.Refused, m.Reset, m.refusal.Round(10*time.Microsecond), m.TimedOut, m.Failed, m.Arrived, m.most, m.inside, m.checks)
+	text := fmt.Sprintf("offered %.0f/s, good %.0f/s", m.Offered(), m.Goodput())
+	if m.Answered > 0 {
+		text += fmt.Sprintf(", p50 %.1f and p99 %.1f times one alone", in(m.P50Seconds), in(m.P99Seconds))
+	}
+	text += fmt.Sprintf("; of %d: %d refused and %d reset after %v, %d too late, %d failed; %d connections",
+		m.Arrived, m.Refused, m.Reset, m.refusal.Round(10*time.Microsecond), m.TimedOut, m.Failed, m.most)
+	if m.inside > 0 {
+		text += fmt.Sprintf(", %d inside", m.inside)
+	}
+	return text + "; " + m.checks.String()
 }
 
 // offer sends requests at so many times the capacity for lead and d, and says
@@ -255,7 +264,11 @@ type checks struct {
 }
 
 func (c checks) String() string {
-	return fmt.Sprintf("health checks: %d of %d failed, the slowest took %v: %v", c.failed, c.asked, c.slowest, c.last)
+	text := fmt.Sprintf("%d of %d health checks failed, the slowest took %v", c.failed, c.asked, c.slowest.Round(time.Millisecond))
+	if c.last != nil {
+		text += fmt.Sprintf(" (%v)", c.last)
+	}
+	return text
 }
 
 // checkHealth asks ten times a second, until ctx ends.

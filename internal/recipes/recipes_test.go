@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ type bounds struct {
 
 const (
 	times    = 3 // the capacity
-	patience = 500 * time.Millisecond
+	patience = 400 * time.Millisecond
 	lead     = 600 * time.Millisecond // of an overload: not looked at
 	looked   = 1000 * time.Millisecond
 	rounds   = 3 // until a busy machine is no excuse
@@ -82,21 +83,8 @@ func (r recipe) run(t *testing.T) (wrong []string) {
 	alone := s.alone(t)
 	bound := 10 * alone
 
-	a, err := agent.Start(cfg, "test", slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	removed := false
-	remove := func() {
-		if !removed {
-			removed = true
-			if err := a.Remove(); err != nil {
-				t.Errorf("remove the agent: %v", err)
-			}
-		}
-	}
-	t.Cleanup(remove)
-	calm := s.offer(t, 0.5, 500*time.Millisecond, 0, bound)
+	a, remove := startAgent(t, cfg)
+	calm := s.offer(t, 0.5, 400*time.Millisecond, 0, bound)
 	s.inside()
 	gated := s.offer(t, times, looked, lead, bound)
 	st := a.Status().Targets[0]
@@ -132,6 +120,22 @@ func (r recipe) run(t *testing.T) (wrong []string) {
 	check(gated.refusal.Seconds() <= r.refusal*alone.Seconds(), "refused after %v, want %.1f times one alone", gated.refusal, r.refusal)
 	check(gated.checks.failed == 0, "health checks: %v", gated.checks)
 	return wrong
+}
+
+// startAgent starts an agent, which ends with remove, or the test.
+func startAgent(t *testing.T, cfg *config.Config) (a *agent.Agent, remove func()) {
+	t.Helper()
+	a, err := agent.Start(cfg, "test", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove = sync.OnceFunc(func() {
+		if err := a.Remove(); err != nil {
+			t.Errorf("remove the agent: %v", err)
+		}
+	})
+	t.Cleanup(remove)
+	return a, remove
 }
 
 // site makes two hosts, on one of which the server runs, and the example's

@@ -51,9 +51,7 @@ var recipes = []recipe{
 	},
 	{
 		example: "postgresql.yaml", start: startPostgres, login: []load.Turn{load.PostgresLogin()},
-		// A transaction of its own, which has its row for 25 ms.
-		ask:    load.PostgresQuery("UPDATE hot SET n = n + 1 WHERE id = pg_backend_pid() % 4 RETURNING pg_sleep(0.025)"),
-		health: load.PostgresQuery("SELECT 1"), capacity: 160,
+		ask: changeHotRow, health: load.PostgresQuery("SELECT 1"), capacity: 160,
 		bounds: bounds{p99: 8, goodput: 0.75, refusal: 5},
 	},
 	{
@@ -114,6 +112,9 @@ backend app
 	startProgram(t, h, port, "haproxy", "-db", "-f", file)
 	return inside
 }
+
+// changeHotRow is a transaction of its own, which has its row for 25 ms.
+var changeHotRow = load.PostgresQuery("UPDATE hot SET n = n + 1 WHERE id = pg_backend_pid() % 4 RETURNING pg_sleep(0.025)")
 
 // startPostgres starts a PostgreSQL with a table of four rows.
 func startPostgres(t *testing.T, h *lab.Host, port int) (inside func() int) {
