@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,6 +76,24 @@ func TestRecipes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDocument compares the recipes in the document with the files.
+func TestDocument(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/recipes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range append(slices.Clone(recipes), pooled) {
+		text, err := os.ReadFile(filepath.Join("../../examples", r.example))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rules, _ := strings.Cut(string(text), "\nrules:\n")
+		if !strings.Contains(string(doc), "```yaml\nrules:\n"+rules+"```\n") {
+			t.Errorf("%s is not in the document as it is", r.example)
+		}
 	}
 }
 
