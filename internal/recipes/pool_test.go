@@ -51,7 +51,7 @@ func TestPool(t *testing.T) {
 
 	// The holder of a row has no request under way when others take all the slots
 	// to wait for the row.
-	holdUp := func(pool []*session, lockTimeout string) (commit error, took time.Duration) {
+	holdUp := func(pool []*session, lockTimeout string) (took time.Duration, commit error) {
 		holder := s.connect(t)
 		if err := holder.say(command("BEGIN", 'T'), command("UPDATE hot SET n = n + 1", 'T')); err != nil {
 			t.Fatal(err)
@@ -67,15 +67,15 @@ func TestPool(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		begin := time.Now()
 		commit = holder.say(command("COMMIT", 'I'))
-		return commit, time.Since(begin)
+		return time.Since(begin), commit
 	}
 	wait := cfg.Rules[0].Hold.MaxWait
-	if err, took := holdUp(pool[:limit], "200ms"); err != nil || took > wait {
+	if took, err := holdUp(pool[:limit], "200ms"); err != nil || took > wait {
 		t.Errorf("a commit while others wait for its locks, for 200 ms at most: %v after %v", err, took)
 	} else {
 		t.Logf("with a lock_timeout of 200 ms a commit waits for %v, %.1f times one alone", took, took.Seconds()/alone.Seconds())
 	}
-	if err, took := holdUp(pool[limit:2*limit], "0"); !errors.Is(err, syscall.ECONNRESET) || took < wait {
+	if took, err := holdUp(pool[limit:2*limit], "0"); !errors.Is(err, syscall.ECONNRESET) || took < wait {
 		t.Errorf("a commit while others wait for its locks without end: %v after %v; the recipe says that it is refused after %v", err, took, wait)
 	}
 }
