@@ -100,8 +100,9 @@ static __always_inline int claim_idle(struct __sk_buff *skb, struct target_conf 
 	return CLAIM_OK;
 }
 
+/* passed: what lies before this sequence number is on its way. */
 static __always_inline int claim_request(struct __sk_buff *skb, struct target_conf *conf,
-					 struct target_state *st, struct conn *c, __u32 op)
+					 struct target_state *st, struct conn *c, __u32 op, __u32 passed)
 {
 	__u64 held, party;
 	int slot;
@@ -111,6 +112,9 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 		skb->tstamp = c->release;
 		return request_of(c) == REQUEST_HELD ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_DELIVERED:
+		/* What has come by since is on its way to the agent: what follows must not overtake it. */
+		if (request_of(c) == REQUEST_GRANTING && after(c->arrived_end, passed))
+			return CLAIM_FULL;
 		return turn(c, REQUEST_GRANTING, REQUEST_BUSY, &party) ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_GIVE_UP:
 		if (!turn(c, REQUEST_HELD, REQUEST_NONE, &party))
@@ -165,7 +169,7 @@ static __always_inline int claim(struct __sk_buff *skb, __u64 netns)
 	c = conn_of_segment(skb, &key, &r);
 	if (!c || !c->per_request)
 		return CLAIM_GONE;
-	return claim_request(skb, conf, st, c, op);
+	return claim_request(skb, conf, st, c, op, s.seq);
 }
 
 #endif

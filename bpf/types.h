@@ -233,7 +233,7 @@ enum conn_flags {
 enum claim_op {
 	CLAIM_WHEN,      /* does it wait, and for which pace slot (put into tstamp)? */
 	CLAIM_SLOT,      /* may it have a slot now? */
-	CLAIM_DELIVERED, /* all that was held of it is on its way */
+	CLAIM_DELIVERED, /* is all that was held of it on its way? */
 	CLAIM_GIVE_UP,   /* it waits no longer */
 	CLAIM_IDLE,      /* is its response over? If not, look again at tstamp */
 };

@@ -247,8 +247,8 @@ func (w waitingRoom) Claim(f pace.Flow, device uint32) (pace.Outcome, error) {
 	return pace.Gone, err
 }
 
-func (w waitingRoom) Delivered(f pace.Flow, device uint32) error {
-	return w.Claimer.Delivered(unit(f, device))
+func (w waitingRoom) Delivered(f pace.Flow, device, passed uint32) (more bool, err error) {
+	return w.Claimer.Delivered(unit(f, device), passed)
 }
 
 func (w waitingRoom) GiveUp(f pace.Flow, device uint32) error {

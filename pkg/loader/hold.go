@@ -111,6 +111,8 @@ type Unit struct {
 	// socket is bound to; 0: not known. A socket that is bound to a device is
 	// found only with it, and so is every IPv6 one of a link-local client.
 	Device uint32
+
+	seq uint32 // of its packet
 }
 
 // When says what a unit does: wait ([Done]), and when its pace slot is, on
@@ -127,11 +129,13 @@ func (c *Claimer) Claim(u Unit) (Claim, error) {
 	return answer, err
 }
 
-// Delivered says that all packets of a claimed unit are on their way: what its
-// client sends from now on need not be queued behind them.
-func (c *Claimer) Delivered(u Unit) error {
-	_, _, err := c.ask(claimDelivered, u)
-	return err
+// Delivered says that what was held of a claimed request is on its way, up to the
+// sequence number passed. Either that is all which has come: what its client sends
+// from now on need not be queued behind it. Or there is more, which is queued.
+func (c *Claimer) Delivered(u Unit, passed uint32) (more bool, err error) {
+	u.seq = passed
+	answer, _, err := c.ask(claimDelivered, u)
+	return answer == Full, err
 }
 
 // GiveUp says that a unit waits no longer.
@@ -164,7 +168,7 @@ type skBuff struct {
 func (c *Claimer) ask(op uint32, u Unit) (Claim, time.Duration, error) {
 	in, out := skBuff{Mark: op, Device: u.Device}, skBuff{}
 	run := func() (uint32, error) {
-		return c.prog.Run(&ebpf.RunOptions{Data: c.packet(u.Client, u.Server, u.SYN), Context: in, ContextOut: &out})
+		return c.prog.Run(&ebpf.RunOptions{Data: c.packet(u), Context: in, ContextOut: &out})
 	}
 	answer, err := c.inside(run)
 	if errors.Is(err, unix.ENODEV) { // it is gone; what is not bound to it is not
@@ -197,9 +201,9 @@ func (c *Claimer) inside(run func() (uint32, error)) (uint32, error) {
 }
 
 // packet makes the headers that the kernel finds the unit by.
-func (c *Claimer) packet(client, server netip.AddrPort, syn bool) []byte {
+func (c *Claimer) packet(u Unit) []byte {
 	var b, tcp []byte
-	if from, to := client.Addr().Unmap(), server.Addr().Unmap(); from.Is4() {
+	if from, to := u.Client.Addr().Unmap(), u.Server.Addr().Unmap(); from.Is4() {
 		b = c.ipv4[:]
 		binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
 		b[14] = 0x45
@@ -218,11 +222,12 @@ func (c *Claimer) packet(client, server netip.AddrPort, syn bool) []byte {
 		copy(b[38:], to.AsSlice())
 		tcp = b[54:]
 	}
-	binary.BigEndian.PutUint16(tcp, client.Port())
-	binary.BigEndian.PutUint16(tcp[2:], server.Port())
+	binary.BigEndian.PutUint16(tcp, u.Client.Port())
+	binary.BigEndian.PutUint16(tcp[2:], u.Server.Port())
+	binary.BigEndian.PutUint32(tcp[4:], u.seq)
 	tcp[12] = 5 << 4
 	tcp[13] = 0x10 // ACK
-	if syn {
+	if u.SYN {
 		tcp[13] = 0x02
 	}
 	return b

@@ -20,7 +20,6 @@ type Packet struct {
 	Device uint32 // interface index that it came in by
 	Seq    uint32 // first sequence number
 	Len    uint32 // sequence numbers: the payload, and one for each of SYN and FIN
-	Push   bool   // its sender had no more to send
 }
 
 // Hold is what the kernel knows of a flow that it holds.
@@ -84,7 +83,8 @@ const (
 	Drop
 	// Claim asks the gate for a slot; the outcome goes to [Queue.Answer].
 	Claim
-	// Deliver tells the gate that a claimed flow has all its packets.
+	// Deliver asks the gate whether more packets of a claimed flow are on their
+	// way; when there are none, [Queue.Delivered] is told.
 	Deliver
 	// Reset refuses a flow so that its client sees it.
 	Reset
@@ -98,6 +98,7 @@ type Action struct {
 	Flow    Flow
 	Packet  Packet        // of Accept and Drop; of Reset the newest one of the flow
 	Device  uint32        // of the others: that the flow's newest packet came in by
+	Passed  uint32        // of Deliver: sequence number behind what was let go
 	Arrived time.Duration // of Claim
 	Release time.Duration // of Claim
 	Refused Refusal       // of GiveUp: why; empty when its client has gone

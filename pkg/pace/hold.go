@@ -25,9 +25,10 @@ type Gate interface {
 	// Claim takes a slot for a flow that waits.
 	Claim(f Flow, device uint32) (Outcome, error)
 
-	// Delivered says that a claimed flow has got its packets: those that come
-	// now need not queue behind them any more.
-	Delivered(f Flow, device uint32) error
+	// Delivered says that the packets of a claimed flow were let go up to a
+	// sequence number. With more of them on their way here, those that come now
+	// are queued behind them; without, they need not be any more.
+	Delivered(f Flow, device, passed uint32) (more bool, err error)
 
 	// GiveUp says that a flow waits no longer, if it does.
 	GiveUp(f Flow, device uint32) error
@@ -368,7 +369,7 @@ func (h *Holder) identify(a nfqueue.Attribute, p *Packet) (f Flow, ok bool) {
 		return Flow{}, false
 	}
 	target, ok := h.ports[hd.server.Port()]
-	p.Seq, p.Len, p.Push = hd.seq, hd.len, hd.push
+	p.Seq, p.Len = hd.seq, hd.len
 	return Flow{Target: target, Client: hd.client, Server: hd.server, SYN: hd.syn}, ok
 }
 
@@ -413,7 +414,11 @@ func (h *Holder) act() {
 		case Claim:
 			h.claim(a)
 		case Deliver:
-			h.note("end a delivery", h.gate.Delivered(a.Flow, a.Device))
+			more, err := h.gate.Delivered(a.Flow, a.Device, a.Passed)
+			h.note("end a delivery", err)
+			if !more || err != nil {
+				h.queue.Delivered(a.Flow)
+			}
 		case GiveUp:
 			if a.Refused != "" && h.refused != nil {
 				h.refused(a.Flow, a.Refused)

@@ -9,11 +9,10 @@ import (
 
 // Of TCP's header.
 const (
-	tcpFIN  = 0x01
-	tcpSYN  = 0x02
-	tcpRST  = 0x04
-	tcpPush = 0x08
-	tcpACK  = 0x10
+	tcpFIN = 0x01
+	tcpSYN = 0x02
+	tcpRST = 0x04
+	tcpACK = 0x10
 
 	tcpHeader = 20
 )
@@ -29,7 +28,6 @@ type headers struct {
 	client netip.AddrPort
 	server netip.AddrPort
 	syn    bool
-	push   bool
 	seq    uint32
 	len    uint32 // sequence numbers
 }
@@ -73,7 +71,6 @@ func parseHeaders(b []byte, total int) (h headers, ok bool) {
 		client: netip.AddrPortFrom(from, binary.BigEndian.Uint16(tcp)),
 		server: netip.AddrPortFrom(to, binary.BigEndian.Uint16(tcp[2:])),
 		syn:    flags&(tcpSYN|tcpACK) == tcpSYN,
-		push:   flags&tcpPush != 0,
 		seq:    binary.BigEndian.Uint32(tcp[4:]),
 		len:    uint32(payload),
 	}

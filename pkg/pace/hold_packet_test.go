@@ -44,8 +44,8 @@ func TestHeaders(t *testing.T) {
 	v6.client, v6.server = netip.MustParseAddrPort("[fd00::1]:40000"), netip.MustParseAddrPort("[fd00::2]:8080")
 	syn := v4
 	syn.syn, syn.len = true, 1
-	push := v4
-	push.push, push.len = true, 101
+	fin := v4
+	fin.len = 101
 	synAck := v4
 	synAck.len = 1
 	large := v4
@@ -75,7 +75,7 @@ func TestHeaders(t *testing.T) {
 		"IPv4, options":            {ip4(40, 0, data), 0, v4, true},
 		"SYN":                      {ip4(0, 0, segment(0x02, 0)), 0, syn, true},
 		"SYN and ACK":              {ip4(0, 0, segment(0x12, 0)), 0, synAck, true},
-		"PSH and FIN":              {ip4(0, 0, segment(0x19, 100)), 0, push, true},
+		"PSH and FIN":              {ip4(0, 0, segment(0x19, 100)), 0, fin, true},
 		"only the beginning":       {ip4(0, 0, data)[:60], 44 + 100_000, large, true},
 		"IPv6":                     {ip6(6, nil, data), 0, v6, true},
 		"IPv6, hop by hop":         {ip6(0, ext(6, 1), data), 0, v6, true},

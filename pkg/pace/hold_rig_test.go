@@ -88,11 +88,11 @@ func (g *fakeGate) Claim(f Flow, _ uint32) (Outcome, error) {
 	return Claimed, nil
 }
 
-func (g *fakeGate) Delivered(Flow, uint32) error {
+func (g *fakeGate) Delivered(Flow, uint32, uint32) (more bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.said++
-	return nil
+	return false, nil
 }
 
 func (g *fakeGate) GiveUp(f Flow, _ uint32) error {

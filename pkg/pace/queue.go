@@ -14,13 +14,10 @@ const (
 	// been woken: a limit may have been raised, or a wake-up lost.
 	retryAfter = 20 * time.Millisecond
 
-	// linger is for how long more packets of a flow are expected after the
-	// last, before the kernel lets them past the queue; one that it let by too
-	// early would overtake those that are still in the queue.
-	linger = 300 * time.Microsecond
-
-	// maxLinger bounds that for a client which does not stop sending.
-	maxLinger = 5 * time.Millisecond
+	// askAgain is when the gate is asked again about a claimed flow of which more
+	// packets were on their way, but did not come: the kernel may have dropped
+	// them, or the connection is gone.
+	askAgain = time.Second
 
 	never = time.Duration(math.MaxInt64)
 )
@@ -47,7 +44,7 @@ type Queue struct {
 	timers  timers
 	actions []Action
 	next    int // of actions
-	bytes   int // in the packets of all flows
+	bytes   int // that the packets of all flows take
 	arrived uint64
 }
 
@@ -93,7 +90,7 @@ func (q *Queue) Next() (Action, bool) {
 // was let in already ([Queue.Pass]).
 func (q *Queue) Join(now time.Duration, f Flow, p Packet) bool {
 	w := q.flows[f]
-	if w == nil || w.granted != 0 {
+	if w == nil || w.granted {
 		return false
 	}
 	q.addPacket(w, p)
@@ -107,9 +104,16 @@ func (q *Queue) Join(now time.Duration, f Flow, p Packet) bool {
 // Pass lets a packet go whose flow is not held.
 func (q *Queue) Pass(now time.Duration, f Flow, p Packet) {
 	q.do(Action{Act: Accept, Flow: f, Packet: p})
-	if w := q.flows[f]; w != nil && w.granted != 0 {
-		w.linger = min(now+linger, w.granted+maxLinger)
-		q.timers.update(w)
+	if w := q.flows[f]; w != nil && w.granted {
+		w.pass(p)
+		q.deliver(now, w)
+	}
+}
+
+// Delivered says that no more packets of a claimed flow are on their way here.
+func (q *Queue) Delivered(f Flow) {
+	if w := q.flows[f]; w != nil && w.granted {
+		q.forget(w)
 	}
 }
 
@@ -121,12 +125,12 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 		q.do(Action{Act: Accept, Flow: f, Packet: p})
 		return
 	}
-	if w := q.flows[f]; w != nil { // lingers, but its next request is here
-		q.delivered(w)
+	if w := q.flows[f]; w != nil { // granted, but its next request is here
+		q.forget(w)
 	}
 	q.arrived++
 	w := &waiter{
-		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.Len, number: q.arrived,
+		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.cost(), number: q.arrived,
 		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
 	}
 	if t.policy.Group != nil {
@@ -143,7 +147,7 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	}
 	t.counts.Held++
 	q.flows[f] = w
-	q.bytes += int(w.bytes)
+	q.bytes += w.bytes
 	t.waiting++
 	if f.SYN {
 		w.seen(now, p.Seq)
@@ -198,8 +202,8 @@ func (q *Queue) Tick(now time.Duration) {
 	for len(q.timers) > 0 && q.timers[0].next <= now {
 		w := q.timers[0]
 		switch {
-		case w.granted != 0:
-			q.delivered(w)
+		case w.granted:
+			q.deliver(now, w)
 			continue
 		case w.pacing && w.release <= now:
 			w.pacing = false
@@ -242,8 +246,8 @@ func (q *Queue) Due() (at time.Duration, ok bool) {
 func (q *Queue) Clear() {
 	for len(q.timers) > 0 {
 		w := q.timers[0]
-		if w.granted != 0 {
-			q.delivered(w)
+		if w.granted {
+			q.abandon(w)
 			continue
 		}
 		q.leave(w)
@@ -268,8 +272,8 @@ func (q *Queue) Drop(target uint32) {
 	for _, w := range slices.SortedFunc(maps.Values(q.flows), byArrival) {
 		switch {
 		case w.target != t:
-		case w.granted != 0:
-			q.delivered(w)
+		case w.granted:
+			q.abandon(w)
 		default:
 			q.leave(w)
 			giveUp := Action{Act: GiveUp, Flow: w.flow, Device: w.device}
@@ -325,28 +329,39 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 	t.expired = t.expired[:0]
 }
 
-// grant lets the packets of a flow go. More may be on their way through the
-// queue, unless the flow is a single packet that its sender says is all.
+// grant lets the packets of a flow go. More may be on their way here.
 func (q *Queue) grant(now time.Duration, w *waiter) {
 	q.leave(w)
 	w.target.line.hadTurn(w)
 	q.verdicts(w, Accept)
-	if w.flow.SYN || len(w.packets) == 1 && w.packets[0].Push {
-		q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})
-		return
+	w.granted = true
+	w.passed = w.packets[0].Seq
+	for _, p := range w.packets {
+		w.pass(p)
 	}
-	w.granted, w.linger = now, now+linger
 	w.packets = nil
 	q.flows[w.flow] = w
-	w.schedule()
 	heap.Push(&q.timers, w)
+	q.deliver(now, w)
 }
 
-// delivered ends the time in which more packets of a flow are expected.
-func (q *Queue) delivered(w *waiter) {
+// deliver asks whether more packets of a granted flow are on their way.
+func (q *Queue) deliver(now time.Duration, w *waiter) {
+	q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device, Passed: w.passed})
+	w.again = now + askAgain
+	q.timers.update(w)
+}
+
+// abandon leaves what more of a granted flow is on its way to the gate.
+func (q *Queue) abandon(w *waiter) {
+	q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device, Passed: w.passed})
+	q.forget(w)
+}
+
+// forget ends what is known of a granted flow.
+func (q *Queue) forget(w *waiter) {
 	heap.Remove(&q.timers, w.index)
 	delete(q.flows, w.flow)
-	q.do(Action{Act: Deliver, Flow: w.flow, Device: w.device})
 }
 
 func (q *Queue) refuse(w *waiter, why Refusal) {
@@ -360,7 +375,7 @@ func (q *Queue) refuse(w *waiter, why Refusal) {
 // leave takes a flow out of the queue.
 func (q *Queue) leave(w *waiter) {
 	w.left = true
-	q.bytes -= int(w.bytes)
+	q.bytes -= w.bytes
 	w.target.line.remove(w)
 	w.target.waiting--
 	heap.Remove(&q.timers, w.index)

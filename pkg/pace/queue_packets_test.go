@@ -21,73 +21,136 @@ func TestPacketsOfAFlow(t *testing.T) {
 	expect(t, "a part sent again", pump(q, now, &free))
 	free = 1
 	q.Wake(now, 1)
-	expect(t, "in", pump(q, now, &free), "in 1", "+4", "+5", "+6")
+	expect(t, "in", pump(q, now, &free), "in 1", "+4", "+5", "+6", "delivered 1")
 	if q.Counts(1).Replaced != 3 || q.Counts(1).Held != 1 {
 		t.Errorf("%+v", q.Counts(1))
 	}
+}
 
-	// It has all when nothing came for a moment.
-	if q.Join(now, f, Packet{ID: 7, Seq: base + 30, Len: 10}) {
-		t.Error("joined a flow that waits no longer")
+// What is on its way here when a flow has its turn is let go behind the rest,
+// until the gate says that it was the last.
+func TestPacketsBehindAGrantedFlow(t *testing.T) {
+	f := testFlow(1)
+	base := uint32(1<<32 - 15)
+	granted := func(t *testing.T) *Queue {
+		q, free := testQueue(Policy{}), 1
+		q.Arrive(queueStart, f, Hold{}, Packet{ID: 1, Seq: base, Len: 10})
+		expect(t, "in", pumpMore(q, queueStart, &free, true), "in 1", "+1", "more of 1 from 4294967291?")
+		if q.Join(queueStart, f, Packet{ID: 2, Seq: base + 10, Len: 10}) {
+			t.Error("joined a flow that waits no longer")
+		}
+		return q
 	}
-	q.Pass(now+linger/2, f, Packet{ID: 7, Seq: base + 30, Len: 10})
-	expect(t, "one behind", pump(q, now, &free), "+7")
-	q.Tick(now + linger)
-	expect(t, "too early", pump(q, now, &free))
-	at, _ := q.Due()
-	q.Tick(at)
-	expect(t, "all there", pump(q, now, &free), "delivered 1")
-	if at != now+linger/2+linger {
-		t.Errorf("delivered after %v", at-now)
+	more := func(q *Queue, now time.Duration, more bool) []string {
+		free := 0
+		return pumpMore(q, now, &free, more)
+	}
+
+	t.Run("they come", func(t *testing.T) {
+		q, now := granted(t), queueStart
+		q.Pass(now, f, Packet{ID: 2, Seq: base + 10, Len: 10})
+		expect(t, "second", more(q, now, true), "+2", "more of 1 from 5?")
+		q.Pass(now, f, Packet{ID: 3, Seq: base, Len: 10})
+		expect(t, "an old one", more(q, now, true), "+3", "more of 1 from 5?")
+		q.Pass(now, f, Packet{ID: 4, Seq: base + 20, Len: 10})
+		expect(t, "third", more(q, now, false), "+4", "delivered 1")
+		q.Pass(now, f, Packet{ID: 5, Seq: base + 30, Len: 10})
+		expect(t, "all were there", more(q, now, true), "+5")
+		if _, ok := q.Due(); ok {
+			t.Error("something is left to do")
+		}
+	})
+	t.Run("they were lost", func(t *testing.T) {
+		q := granted(t)
+		at, _ := q.Due()
+		if at != queueStart+askAgain {
+			t.Errorf("due after %v", at-queueStart)
+		}
+		q.Tick(at)
+		expect(t, "asked again", more(q, at, true), "more of 1 from 4294967291?")
+		q.Tick(at + askAgain)
+		expect(t, "it has ended", more(q, at+askAgain, false), "delivered 1")
+		if _, ok := q.Due(); ok {
+			t.Error("something is left to do")
+		}
+	})
+	t.Run("its next request is here", func(t *testing.T) {
+		q, now := granted(t), queueStart
+		q.Arrive(now, f, Hold{}, Packet{ID: 2, Seq: base + 10, Len: 10})
+		expect(t, "second waits", more(q, now, true))
+		if q.Waiting(1) != 1 {
+			t.Errorf("%d wait", q.Waiting(1))
+		}
+	})
+	for what, end := range map[string]func(*Queue){
+		"the queue is emptied": (*Queue).Clear,
+		"its target is let go": func(q *Queue) { q.Drop(1) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			q := granted(t)
+			end(q)
+			expect(t, "left to the gate", more(q, queueStart, true), "more of 1 from 4294967291?")
+			if len(q.flows) != 0 || len(q.timers) != 0 {
+				t.Errorf("%d flows, %d timers are left", len(q.flows), len(q.timers))
+			}
+		})
 	}
 }
 
-func TestTooManyPackets(t *testing.T) {
+// All flows that send what they can have the same room, and one more finds as
+// much.
+func TestRoomIsShared(t *testing.T) {
+	const size, cost = 16 << 10, 16<<10 + overhead
+	for _, n := range []int{1, 2, 40, 500} {
+		q, now, free := testQueue(Policy{}), queueStart, 0
+		for f := range n {
+			q.Arrive(now, testFlow(f), Hold{}, Packet{Len: size})
+		}
+		for i, sent := uint32(1), true; sent; i++ {
+			sent = false
+			for f := range n {
+				q.Join(now, testFlow(f), Packet{ID: i, Seq: i * size, Len: size})
+				sent = pump(q, now, &free) == nil || sent
+			}
+		}
+		fair := room / (n + 1)
+		for f := range n {
+			if has := q.flows[testFlow(f)].bytes; has > fair+cost || has < fair-cost {
+				t.Errorf("%d flows: number %d has %d bytes of %d", n, f, has, fair)
+			}
+		}
+		if q.bytes > room {
+			t.Errorf("%d flows: %d bytes", n, q.bytes)
+		}
+		q.Arrive(now, testFlow(n), Hold{}, Packet{Len: size})
+		q.Join(now, testFlow(n), Packet{Seq: size, Len: size})
+		expect(t, "one more", pump(q, now, &free))
+
+		free = n + 1
+		q.Wake(now, 1)
+		pump(q, now, &free)
+		if q.bytes != 0 {
+			t.Errorf("%d bytes are left in an empty queue", q.bytes)
+		}
+	}
+}
+
+func TestNoRoom(t *testing.T) {
 	q, now, free := testQueue(Policy{}), queueStart, 0
-	q.Arrive(now, testFlow(1), Hold{}, Packet{Len: 1})
-	for i := range uint32(maxPackets - 1) {
-		q.Join(now, testFlow(1), Packet{ID: i + 1, Seq: i + 1, Len: 1})
-	}
-	expect(t, "as many as may be", pump(q, now, &free))
-	q.Join(now, testFlow(1), Packet{ID: 1000, Seq: 1000, Len: 1})
-	expect(t, "one more", pump(q, now, &free), "-1000")
-	q.Join(now, testFlow(1), Packet{ID: 1001, Seq: 0, Len: 1})
-	expect(t, "one again", pump(q, now, &free), "-0")
-
-	q = testQueue(Policy{})
-	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: maxBytes + 1})
+	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: room + 1})
 	expect(t, "the first may be of any size", pump(q, now, &free))
-	q.Join(now, testFlow(1), Packet{ID: 2, Seq: maxBytes + 1, Len: 1})
+	q.Join(now, testFlow(1), Packet{ID: 2, Seq: room + 1, Len: 1})
 	expect(t, "no more", pump(q, now, &free), "-2")
-}
-
-// All flows together may have so many bytes beside the first packet of each;
-// what leaves makes room.
-func TestBytesOfAllFlows(t *testing.T) {
-	const each = mostBytes / (maxBytes / 2) // flows that fill it with half of what each may have
-	q, now, free := testQueue(Policy{}), time.Second, 0
-	for n := range each - 1 {
-		q.Arrive(now, testFlow(n), Hold{}, Packet{ID: uint32(n), Len: maxBytes / 2})
+	q.Arrive(now, testFlow(2), Hold{}, Packet{ID: 3, Len: 10})
+	expect(t, "but the first of another", pump(q, now, &free))
+	q.Join(now, testFlow(2), Packet{ID: 4, Len: 10})
+	expect(t, "the same again", pump(q, now, &free), "-3")
+	if c := q.Counts(1); c.Excess != 1 || c.Replaced != 1 {
+		t.Errorf("%+v", c)
 	}
-	q.Arrive(now, testFlow(each), Hold{}, Packet{ID: 1000, Len: 1})
-	expect(t, "these have room", pump(q, now, &free))
-	second := Packet{ID: 1001, Seq: maxBytes, Len: maxBytes / 2}
-	q.Join(now, testFlow(each), second)
-	expect(t, "there is none for more", pump(q, now, &free), "-1001")
-	q.Arrive(now, testFlow(each+1), Hold{}, Packet{ID: 1002, Len: maxBytes})
-	expect(t, "but for another flow", pump(q, now, &free))
-
-	free = 3
+	free = 1
 	q.Wake(now, 1)
-	expect(t, "three leave", pump(q, now, &free), "in 0", "+0", "in 1", "+1", "in 2", "+2")
-	q.Join(now, testFlow(each), second)
+	expect(t, "it leaves", pump(q, now, &free), "in 1", "+1", "delivered 1")
+	q.Join(now, testFlow(2), Packet{ID: 5, Seq: 10, Len: 10})
 	expect(t, "there is room again", pump(q, now, &free))
-	free = 1000
-	q.Wake(now, 1)
-	pump(q, now, &free)
-	q.Tick(now + time.Second)
-	pump(q, now, &free)
-	if q.bytes != 0 {
-		t.Errorf("%d bytes are left in an empty queue", q.bytes)
-	}
 }

@@ -19,6 +19,7 @@ type gateModel struct {
 	lines   map[netip.Prefix][]uint64 // the same, by source
 	numbers map[Flow]uint64
 	lastSeq map[Flow]uint32
+	last    func() bool // whether no more packets of a flow are on their way
 
 	// passed are, for each source of which somebody waits, those that had a turn
 	// since it last had one.
@@ -72,6 +73,10 @@ func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
 			}
 		case GiveUp:
 			delete(g.waiting, a.Flow)
+		case Deliver:
+			if g.last() {
+				q.Delivered(a.Flow)
+			}
 		case Claim:
 			if a.Release > now {
 				t.Fatal("claimed before its slot")
@@ -121,6 +126,7 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 			waiting: make(map[Flow]bool), verdict: make(map[uint32]Act),
 			lines:   make(map[netip.Prefix][]uint64),
 			numbers: make(map[Flow]uint64), lastSeq: make(map[Flow]uint32),
+			last: func() bool { return rapid.Bool().Draw(t, "last") },
 		}
 		if turns && !paced {
 			g.passed = make(map[netip.Prefix]map[netip.Prefix]bool)
@@ -214,6 +220,9 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 			if _, ok := g.verdict[id]; !ok {
 				t.Fatalf("no verdict for packet %d", id)
 			}
+		}
+		if q.bytes != 0 {
+			t.Fatalf("%d bytes are left in an empty queue", q.bytes)
 		}
 		if len(g.waiting) > 0 {
 			t.Fatalf("%d flows wait in the gate and not in the queue", len(g.waiting))

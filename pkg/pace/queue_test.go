@@ -35,7 +35,11 @@ func testQueue(p Policy) *Queue {
 // pump does what the queue says with a gate of that many free slots, and
 // returns what happened in words: "in 3" for a claim, "+7" and "-7" for the
 // verdicts of packet 7.
-func pump(q *Queue, now time.Duration, free *int) []string {
+func pump(q *Queue, now time.Duration, free *int) []string { return pumpMore(q, now, free, false) }
+
+// pumpMore is pump with a gate that knows whether more packets of the flows that
+// had their turn are on their way: "more of 3 from 10?" asks for it.
+func pumpMore(q *Queue, now time.Duration, free *int, more bool) []string {
 	var did []string
 	for a, ok := q.Next(); ok; a, ok = q.Next() {
 		name := fmt.Sprint(a.Flow.Client.Addr().As4()[3])
@@ -45,7 +49,12 @@ func pump(q *Queue, now time.Duration, free *int) []string {
 		case Drop:
 			did = append(did, fmt.Sprint("-", a.Packet.ID))
 		case Deliver:
-			did = append(did, "delivered "+name)
+			if more {
+				did = append(did, fmt.Sprintf("more of %s from %d?", name, a.Passed))
+			} else {
+				did = append(did, "delivered "+name)
+				q.Delivered(a.Flow)
+			}
 		case Reset:
 			did = append(did, "reset "+name)
 		case GiveUp:
@@ -70,7 +79,7 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func whole(id uint32) Packet { return Packet{ID: id, Len: 10, Push: true} }
+func whole(id uint32) Packet { return Packet{ID: id, Len: 10} }
 
 func TestFirstComesFirstOrLast(t *testing.T) {
 	for newestFirst, want := range map[bool][]string{
@@ -166,39 +175,6 @@ func TestNoPlace(t *testing.T) {
 	if !q.Join(now, testFlow(1), Packet{ID: 3, Seq: 10, Len: 10}) {
 		t.Error("the one who waits is gone")
 	}
-}
-
-// A client that does not stop sending is let past the queue all the same.
-func TestLingerEnds(t *testing.T) {
-	q, now, free := testQueue(Policy{}), queueStart, 1
-	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: 10})
-	pump(q, now, &free)
-	for at := now; ; at += linger / 2 {
-		if at > now+2*maxLinger {
-			t.Fatal("never")
-		}
-		q.Tick(at)
-		if did := pump(q, at, &free); len(did) > 0 {
-			expect(t, "end", did, "delivered 1")
-			if at-now < maxLinger {
-				t.Errorf("after %v", at-now)
-			}
-			return
-		}
-		q.Pass(at, testFlow(1), Packet{ID: 2, Len: 10})
-		pump(q, at, &free)
-	}
-}
-
-func TestNextRequestWhileItLingers(t *testing.T) {
-	q, now, free := testQueue(Policy{}), queueStart, 1
-	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: 10})
-	expect(t, "first", pump(q, now, &free), "in 1", "+1")
-	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 2, Seq: 10, Len: 10, Push: true})
-	expect(t, "second waits", pump(q, now, &free), "delivered 1")
-	free = 1
-	q.Wake(now, 1)
-	expect(t, "second", pump(q, now, &free), "in 1", "+2", "delivered 1")
 }
 
 func TestSilentClients(t *testing.T) {
@@ -410,8 +386,8 @@ func TestGone(t *testing.T) {
 
 func TestClearLetsAllGo(t *testing.T) {
 	q, now, free := testQueue(Policy{}), queueStart, 1
-	q.Arrive(now, testFlow(1), Hold{}, Packet{ID: 1, Len: 10})
-	pump(q, now, &free)
+	q.Arrive(now, testFlow(1), Hold{}, whole(1))
+	pumpMore(q, now, &free, true)
 	q.Arrive(now, testFlow(2), Hold{}, whole(2))
 	q.Arrive(now, testFlow(3), Hold{Release: now + time.Second}, whole(3))
 	pump(q, now, &free)

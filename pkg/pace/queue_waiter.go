@@ -13,14 +13,18 @@ type waiter struct {
 	target  *queueTarget
 	device  uint32   // that its newest packet came in by
 	packets []Packet // by sequence number
-	bytes   uint32
-	number  uint64 // of the arrival
+	bytes   int      // that they take
+	number  uint64   // of the arrival
 
 	arrived  time.Duration
 	release  time.Duration
 	deadline time.Duration
-	granted  time.Duration // 0 while it waits
-	linger   time.Duration // once granted: until when more packets are expected
+
+	// Once it has its turn: what is behind the last that was let go, and when to
+	// ask again whether there is more.
+	granted bool
+	passed  uint32
+	again   time.Duration
 
 	// Of a SYN: when it came first, and when it is overdue.
 	first  time.Duration
@@ -62,8 +66,8 @@ func (w *waiter) seen(now time.Duration, isn uint32) {
 // schedule computes when something is due.
 func (w *waiter) schedule() {
 	switch {
-	case w.granted != 0:
-		w.next = w.linger
+	case w.granted:
+		w.next = w.again
 		return
 	case w.expired:
 		w.next = never
