@@ -183,6 +183,18 @@ int headgate_recount(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
+/* Connections that are counted: what nobody else ends of them. */
+SEC("iter/bpf_sk_storage_map")
+int headgate_settle(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct conn *c = ctx->value;
+	struct target_conf *conf = c ? conf_of(c->target) : NULL;
+
+	if (conf && c->counted)
+		conn_settle(c, conf);
+	return 0;
+}
+
 SEC("syscall")
 int headgate_correct(struct correction *ctx)
 {

@@ -176,10 +176,10 @@ func (a *Agent) loop(ctx context.Context) {
 			if settling {
 				break
 			}
-			scopes, recount := a.doubtful(), a.recountDue()
-			if len(scopes) > 0 || recount {
+			doubts, recount := a.doubtful(), a.recountDue()
+			if doubts || recount {
 				settling = true
-				go func() { settled <- a.lookThrough(scopes, recount) }()
+				go func() { settled <- a.lookThrough(recount) }()
 			}
 		case err = <-settled:
 			settling = false
@@ -344,21 +344,21 @@ func (s *scopeState) due(now time.Duration) bool {
 	return len(s.reviews) < planned
 }
 
-// doubtful returns the scopes with requests that nobody else ends: whose response
+// doubtful says whether there are requests that nobody else ends: whose response
 // looked like something else, or was not told of. The former shows a second later,
 // so those are settled that were seen the time before; the latter once it is idle.
-func (a *Agent) doubtful() []*scopeState {
+func (a *Agent) doubtful() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, err := monotonic()
 	if err != nil {
-		return nil // as the next window will say
+		return false // as the next window will say
 	}
-	var found []*scopeState
+	doubts := false
 	for _, s := range a.scopes {
-		look := s.due(now)
+		doubts = s.due(now) || doubts
 		for _, t := range s.targets {
-			look = look || t.doubts
+			doubts = doubts || t.doubts
 			t.settled = t.settled || t.doubts
 			t.doubts = t.last.Doubtful != t.doubtful
 			t.doubtful = t.last.Doubtful
@@ -367,32 +367,17 @@ func (a *Agent) doubtful() []*scopeState {
 				s.reviews = append(s.reviews, now+t.config.Rule.End.Idle)
 			}
 		}
-		if look {
-			found = append(found, s)
-		}
 	}
-	return found
+	return doubts
 }
 
-// lookThrough looks through all connections of scopes, and of all when it is
-// time to recount.
-func (a *Agent) lookThrough(scopes []*scopeState, recount bool) error {
+// lookThrough looks through all connections: to end requests that are over, and
+// to recount when it is time for that.
+func (a *Agent) lookThrough(recount bool) error {
 	if recount {
 		return a.Recount() // that settles too
 	}
-	a.applying.Lock() // no namespace is closed meanwhile
-	defer a.applying.Unlock()
-	return a.settle(scopes)
-}
-
-// settle has the requests of scopes end that are over.
-func (a *Agent) settle(scopes []*scopeState) error {
-	for _, s := range scopes {
-		if err := a.gate.Adopt(s.netns); err != nil {
-			return fmt.Errorf("scope %s: %w", s, err)
-		}
-	}
-	return nil
+	return a.gate.Settle()
 }
 
 // setEnded waits for a plan that is being applied, and lets no other one begin.

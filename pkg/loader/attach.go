@@ -263,6 +263,12 @@ func alive(l link.Link) bool {
 // programs. Call it once the programs are attached: what is established after
 // that they see themselves, and nothing is counted twice. Called again, it
 // settles what was doubtful, see [Reading].
+//
+// It walks the kernel's table of TCP sockets by iter/tcp, which is to be done as
+// seldom as can be: that takes a reference to every socket there, also to one that
+// is only just being made, whose own count of references is not set yet. Linux 6.1
+// was seen to warn of that (refcount_t: addition on 0), and to hang later. So what
+// is done again and again asks first whether there is anything to count.
 func (g *Gate) Adopt(ns *scope.Netns) error {
 	p := g.progs[headgateProgHeadgateAdopt]
 	if p == nil {

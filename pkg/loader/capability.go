@@ -33,6 +33,7 @@ var optional = map[string]Capability{
 	headgateProgHeadgateForget:       CanSweep,
 	headgateProgHeadgateTally:        CanRecount,
 	headgateProgHeadgateRecount:      CanRecount,
+	headgateProgHeadgateSettle:       CanRecount,
 	headgateProgHeadgateCorrect:      CanRecount,
 	headgateProgHeadgateCorrectParty: CanRecount,
 	headgateProgHeadgateArrive:       CanHold,

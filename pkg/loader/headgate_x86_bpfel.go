@@ -347,6 +347,7 @@ const (
 	headgateProgHeadgateRead         = "headgate_read"
 	headgateProgHeadgateRecount      = "headgate_recount"
 	headgateProgHeadgateRelease      = "headgate_release"
+	headgateProgHeadgateSettle       = "headgate_settle"
 	headgateProgHeadgateSockops      = "headgate_sockops"
 	headgateProgHeadgateSweep        = "headgate_sweep"
 	headgateProgHeadgateTally        = "headgate_tally"
@@ -411,6 +412,7 @@ type headgateProgramSpecs struct {
 	HeadgateRead         *ebpf.ProgramSpec `ebpf:"headgate_read"`
 	HeadgateRecount      *ebpf.ProgramSpec `ebpf:"headgate_recount"`
 	HeadgateRelease      *ebpf.ProgramSpec `ebpf:"headgate_release"`
+	HeadgateSettle       *ebpf.ProgramSpec `ebpf:"headgate_settle"`
 	HeadgateSockops      *ebpf.ProgramSpec `ebpf:"headgate_sockops"`
 	HeadgateSweep        *ebpf.ProgramSpec `ebpf:"headgate_sweep"`
 	HeadgateTally        *ebpf.ProgramSpec `ebpf:"headgate_tally"`
@@ -550,6 +552,7 @@ type headgatePrograms struct {
 	HeadgateRead         *ebpf.Program `ebpf:"headgate_read"`
 	HeadgateRecount      *ebpf.Program `ebpf:"headgate_recount"`
 	HeadgateRelease      *ebpf.Program `ebpf:"headgate_release"`
+	HeadgateSettle       *ebpf.Program `ebpf:"headgate_settle"`
 	HeadgateSockops      *ebpf.Program `ebpf:"headgate_sockops"`
 	HeadgateSweep        *ebpf.Program `ebpf:"headgate_sweep"`
 	HeadgateTally        *ebpf.Program `ebpf:"headgate_tally"`
@@ -569,6 +572,7 @@ func (p *headgatePrograms) Close() error {
 		p.HeadgateRead,
 		p.HeadgateRecount,
 		p.HeadgateRelease,
+		p.HeadgateSettle,
 		p.HeadgateSockops,
 		p.HeadgateSweep,
 		p.HeadgateTally,

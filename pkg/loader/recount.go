@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -41,7 +43,8 @@ type Recounted struct {
 
 // Recount compares what is counted of targets with what there is, and corrects
 // what is certain to be wrong. Before that it has connections of namespaces
-// counted that are not, as [Gate.Adopt] does.
+// counted that are not, as [Gate.Adopt] does, if there are any, and settles what
+// was doubtful.
 //
 // Nothing is stopped for that: units begin and end meanwhile. What is certain is
 // worked out from how many did, see [spans]; so a recount may leave a drift that
@@ -58,7 +61,7 @@ func (g *Gate) Recount(ids []uint32, adopt ...*scope.Netns) (Recounted, error) {
 	}
 	defer it.Close()
 	r := newRecount(g, ids, it)
-	if err := r.adopt(adopt, out.Drift); err != nil {
+	if err := errors.Join(r.adopt(adopt, out.Drift), g.Settle()); err != nil {
 		return out, err
 	}
 	if r.grouped, err = r.isGrouped(); err != nil {
@@ -125,6 +128,7 @@ func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
 
 // adopt has connections counted that are not.
 func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
+	from = slices.DeleteFunc(slices.Clone(from), func(ns *scope.Netns) bool { return !r.gate.misses(ns) })
 	if len(from) == 0 {
 		return nil
 	}
@@ -146,6 +150,52 @@ func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
 		}
 	}
 	return nil
+}
+
+// misses says whether a namespace may have connections that are to be counted and
+// are not.
+func (g *Gate) misses(ns *scope.Netns) bool {
+	for key, id := range g.ids {
+		if key.Netns != ns.Cookie() {
+			continue
+		}
+		var clients []netip.Addr
+		err := ns.Do(func() (err error) {
+			clients, err = scope.NotStored(g.maps[headgateMapConns].FD(), key.Port)
+			return err
+		})
+		if err != nil || slices.ContainsFunc(clients, func(a netip.Addr) bool { return !g.exempts(id, a) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Settle ends the requests that nobody else ends, see [Reading].
+func (g *Gate) Settle() error {
+	p := g.progs[headgateProgHeadgateSettle]
+	if p == nil {
+		return nil
+	}
+	it, err := link.AttachIter(link.IterOptions{Program: p, Map: g.maps[headgateMapConns]})
+	if err != nil {
+		return fmt.Errorf("settle requests: %w", err)
+	}
+	defer it.Close()
+	if err := walk(it); err != nil {
+		return fmt.Errorf("settle requests: %w", err)
+	}
+	return nil
+}
+
+// walk has an iterator run to its end.
+func walk(it *link.Iter) error {
+	r, err := it.Open()
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, r)
+	return errors.Join(err, r.Close())
 }
 
 // prove looks until it knows, or has looked often enough, and returns what is
@@ -208,12 +258,7 @@ func (r *recount) pass() (counted, found parties, err error) {
 	if _, err = r.gate.progs[headgateProgHeadgateTally].Run(&ebpf.RunOptions{}); err != nil {
 		return
 	}
-	walk, err := r.it.Open()
-	if err != nil {
-		return
-	}
-	_, err = io.Copy(io.Discard, walk)
-	if err = errors.Join(err, walk.Close()); err != nil {
+	if err = walk(r.it); err != nil {
 		return
 	}
 	err = errors.Join(

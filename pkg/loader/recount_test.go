@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
 	"headgate/pkg/scope"
@@ -329,5 +331,97 @@ func TestRecountOfPartiesAmongMany(t *testing.T) {
 		d.expireAll()
 	} else if r.InFlight != 0 {
 		t.Errorf("%d in flight, none pending", r.InFlight)
+	}
+}
+
+// A recount walks the kernel's table of sockets only if there is one that is to be
+// counted and is not.
+func TestRecountAsksFirst(t *testing.T) {
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	ln, err := srv.Listen("tcp", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	var accepted []*net.TCPConn
+	for _, addr := range []netip.Addr{srv.Addr4, srv.Addr6} {
+		c, err := cli.Dial(t.Context(), "tcp", netip.AddrPortFrom(addr, 8080).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		accepted = append(accepted, s.(*net.TCPConn))
+	}
+	g := openForTest(t)
+	ns, err := scope.OpenNetns(srv.NetNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	root, err := scope.Cgroup2()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, enforce(100), monotonic(t)+time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.AttachCgroup2(root); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	var runs uint64
+	recount := func(when string, walks bool, missed int) {
+		t.Helper()
+		out, err := g.Recount([]uint32{id}, ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := g.progs[headgateProgHeadgateAdopt].Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (info.RunCount > runs) != walks || out.Drift[id].InFlight != -missed {
+			t.Errorf("%s: walked %v, want %v; %+v, want %d missed", when, info.RunCount > runs, walks, out, missed)
+		}
+		runs = info.RunCount
+	}
+	recount("both are older", true, 2)
+	recount("both are counted", false, 0)
+
+	// What is not there does not hold what it had: it is counted anew.
+	forget := func(c *net.TCPConn) {
+		t.Helper()
+		raw, err := c.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var deleted error
+		err = raw.Control(func(fd uintptr) { deleted = g.maps[headgateMapConns].Delete(uint32(fd)) })
+		if err := errors.Join(err, deleted); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, addr := range []netip.Addr{cli.Addr4, cli.Addr6} {
+		exempt := prefixKey(id, netip.PrefixFrom(addr, addr.BitLen()))
+		if err := g.maps[headgateMapSources].Put(exempt, headgateSource{Exempt: 1}); err != nil {
+			t.Fatal(err)
+		}
+		forget(accepted[i])
+		recount(addr.String()+" is exempt", false, -1)
+		if err := g.maps[headgateMapSources].Delete(exempt); err != nil {
+			t.Fatal(err)
+		}
+		recount(addr.String()+" is not", true, 1)
 	}
 }

@@ -310,3 +310,10 @@ func (g *Gate) Classes(id uint32) ([]ClassReading, error) {
 	}
 	return append(all, reading(classOthers)), nil
 }
+
+// exempts says whether connections of a client are not counted.
+func (g *Gate) exempts(id uint32, client netip.Addr) bool {
+	var s headgateSource
+	err := g.maps[headgateMapSources].Lookup(prefixKey(id, netip.PrefixFrom(client, client.BitLen())), &s)
+	return err == nil && s.Exempt != 0
+}

@@ -214,7 +214,7 @@ func TestUnseenRequest(t *testing.T) {
 		"a server's hello": {"\x16\x03\x03\x00\x7a\x02", 0, spoke | tls | handshake},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := wire{t, units(t)}
+			w := newWire(t)
 			w.put(unitsMapConfs, headgateTargetConf{Signal: headgateSignalSIGNAL_SERVICE, CohortEpoch: 7, CohortSize: 2})
 			c := w.send(unseen, segment(0, tt.first))
 			n, _ := w.samples()

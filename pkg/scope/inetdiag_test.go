@@ -2,6 +2,7 @@ package scope
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -85,4 +86,35 @@ func FuzzParseListener(f *testing.F) {
 			t.Errorf("port %d", l.Port)
 		}
 	})
+}
+
+func TestParseStored(t *testing.T) {
+	client := func(family uint8, address string, attrs ...[]byte) []byte {
+		m := message(8080, attrs...)
+		m[0] = family
+		copy(m[24:], netip.MustParseAddr(address).AsSlice())
+		return m
+	}
+	storage := attribute(inetDiagSkBPFStorages|unix.NLA_F_NESTED, attribute(1, make([]byte, 8)))
+	other := attribute(inetDiagCgroupID, make([]byte, 8))
+	for _, tt := range []struct {
+		name   string
+		msg    []byte
+		client string
+		stored bool
+		bad    bool
+	}{
+		{"nothing", nil, "", false, true},
+		{"too short", message(8080)[:71], "", false, true},
+		{"IPv4, none", client(unix.AF_INET, "192.0.2.1"), "192.0.2.1", false, false},
+		{"IPv4", client(unix.AF_INET, "192.0.2.1", other, storage), "192.0.2.1", true, false},
+		{"IPv6", client(unix.AF_INET6, "2001:db8::1", storage), "2001:db8::1", true, false},
+		{"mapped", client(unix.AF_INET6, "::ffff:192.0.2.1", other), "::ffff:192.0.2.1", false, false},
+		{"of another map", client(unix.AF_INET6, "2001:db8::1", attribute(inetDiagSkBPFStorages, nil)), "2001:db8::1", false, false},
+	} {
+		got, stored, err := parseStored(tt.msg)
+		if (err != nil) != tt.bad || err == nil && (got.String() != tt.client || stored != tt.stored) {
+			t.Errorf("%s: %v, %v, %v", tt.name, got, stored, err)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -76,12 +77,9 @@ func parseListener(m []byte) (Listener, error) {
 		Queued:  int(binary.NativeEndian.Uint32(m[56:])),
 		Backlog: int(binary.NativeEndian.Uint32(m[60:])),
 	}
-	// The parser reads the padding of the last attribute, which may be missing.
-	attributes := m[inetDiagMsgLen:]
-	attributes = append(slices.Clip(attributes), make([]byte, -len(attributes)&3)...)
-	attrs, err := nl.ParseRouteAttr(attributes)
+	attrs, err := diagAttributes(m)
 	if err != nil {
-		return Listener{}, fmt.Errorf("inet_diag attributes: %w", err)
+		return Listener{}, err
 	}
 	for _, a := range attrs {
 		switch {
@@ -92,4 +90,16 @@ func parseListener(m []byte) (Listener, error) {
 		}
 	}
 	return l, nil
+}
+
+// diagAttributes returns the attributes of an inet_diag message.
+func diagAttributes(m []byte) ([]syscall.NetlinkRouteAttr, error) {
+	// The parser reads the padding of the last attribute, which may be missing.
+	attributes := m[inetDiagMsgLen:]
+	attributes = append(slices.Clip(attributes), make([]byte, -len(attributes)&3)...)
+	attrs, err := nl.ParseRouteAttr(attributes)
+	if err != nil {
+		return nil, fmt.Errorf("inet_diag attributes: %w", err)
+	}
+	return attrs, nil
 }
