@@ -35,7 +35,7 @@ var suites = []suite{
 		// They measure what a machine can do, or need one that does much in a
 		// second, and that is not what a guest is for; or they are about programs
 		// that a guest has not.
-		skip: "Overload|ServiceTime|Cost|Postgres|Redis|Servers|Nginx|Prometheus|Page|Paced(Auto|Rates|WarmUp)|" +
+		skip: "Overload|ServiceTime|Cost|FloodKeepsNobodyOut|ClassesUnderLoad|Postgres|Redis|Servers|Nginx|Prometheus|Page|Paced(Auto|Rates|WarmUp)|" +
 			"TestRequestLimit|FieldStaleEntries|HeldChurn|killed_and_started_again",
 		core: "^(TestClientReset|TestFieldRestart|TestFieldLoopback)$",
 	},
