@@ -194,6 +194,7 @@ func TestStateIsRebuilt(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // each loads all programs three times
 			dir := stateOf(t)
 			g := open(t, Options{Dir: dir})
 			if _, err := g.Target(TargetKey{Netns: testNetns, Port: testPort}, enforce(1), 0); err != nil {
