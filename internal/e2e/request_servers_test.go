@@ -102,15 +102,21 @@ func TestRequestLimitOfRedis(t *testing.T) {
 	without.log(t, "without a limit")
 	ag := begin(t, srv, requests(2))
 	peak := watchPeak(t)
-	got := a.run(t, patience)
-	got.log(t, "limit 2")
-	got.check(t)
+	for round := 1; ; round++ {
+		got := a.run(t, patience)
+		got.log(t, "limit 2")
+		got.check(t)
+		if got.rate >= 0.95*without.rate {
+			break
+		}
+		t.Logf("round %d: %.3f of what it is without a limit, want 0.95", round, got.rate/without.rate)
+		if round == rounds {
+			t.Errorf("no better in %d rounds", rounds)
+			break
+		}
+	}
 	if most := peak(); most != 2 {
 		t.Errorf("%d in flight at once, want 2", most)
-	}
-	t.Logf("%.3f of what it is without a limit", got.rate/without.rate)
-	if got.rate < 0.8*without.rate {
-		t.Errorf("%.1f/s, without a limit %.1f", got.rate, without.rate)
 	}
 	// What holding costs: of commands that take microseconds, nearly all wait.
 	a.ask, a.each = "PING\r\n", 0

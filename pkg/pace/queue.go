@@ -329,11 +329,15 @@ func (q *Queue) settle(now time.Duration, t *queueTarget) {
 	t.expired = t.expired[:0]
 }
 
-// grant lets the packets of a flow go. More may be on their way here.
+// grant lets the packets of a flow go. More may be on their way here, but for a
+// SYN.
 func (q *Queue) grant(now time.Duration, w *waiter) {
 	q.leave(w)
 	w.target.line.hadTurn(w)
 	q.verdicts(w, Accept)
+	if w.flow.SYN {
+		return
+	}
 	w.granted = true
 	w.passed = w.packets[0].Seq
 	for _, p := range w.packets {

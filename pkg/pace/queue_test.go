@@ -114,7 +114,7 @@ func TestPaceSlotsAreKept(t *testing.T) {
 			t.Fatalf("due at %v, not %v", at, want)
 		}
 		q.Tick(at)
-		expect(t, "slot", pump(q, at, &free), fmt.Sprint("in ", n), fmt.Sprint("+", n), fmt.Sprint("delivered ", n))
+		expect(t, "slot", pump(q, at, &free), fmt.Sprint("in ", n), fmt.Sprint("+", n))
 	}
 	if _, ok := q.Due(); ok {
 		t.Error("something is due in an empty queue")
