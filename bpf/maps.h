@@ -31,8 +31,13 @@ volatile const __u32 ports_mask = PORTS - 1;
 /* Most places that a search looks at; the agent adds no target that is farther off. */
 #define PROBES 16
 
+/*
+ * What the agent writes and reads of all targets in each window it has in its own
+ * memory: no call to the kernel for that, which takes half a microsecond a value.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, TARGETS);
 	__type(key, __u32);
 	__type(value, struct target_conf);
@@ -40,6 +45,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, TARGETS);
 	__type(key, __u32);
 	__type(value, struct target_state);
@@ -47,17 +53,26 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, TARGETS);
 	__type(key, __u32);
 	__type(value, struct cohort);
 } cohorts SEC(".maps");
 
+/*
+ * Of each target, those of each CPU. Index: target * cpus + CPU; a per-CPU map
+ * cannot be had in the agent's memory.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, TARGETS);
 	__type(key, __u32);
 	__type(value, struct target_counters);
 } counters SEC(".maps");
+
+/* How many CPUs there may ever be; set by the loader. */
+volatile const __u32 cpus = 1;
 
 /* Index: target * SIGNALS + signal. */
 struct {
@@ -205,37 +220,44 @@ static __always_inline __u32 *target_of(__u64 netns, __u16 port)
 	return NULL;
 }
 
+/* A program stays on the CPU where it began. */
+static __always_inline struct target_counters *counters_of(__u32 target)
+{
+	__u32 at = target * cpus + bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&counters, &at);
+}
+
 /*
  * The per-CPU values are added to atomically: a program that runs in process
  * context can be interrupted by one in softirq on the same CPU.
  */
 #define COUNT(target_id, what)                                                 \
 	do {                                                                   \
-		__u32 at_ = target_id;                                         \
-		struct target_counters *c_ =                                   \
-			bpf_map_lookup_elem(&counters, &at_);                  \
+		struct target_counters *c_ = counters_of(target_id);           \
 									       \
 		if (c_)                                                        \
 			__sync_fetch_and_add(&c_->what, 1);                    \
 	} while (0)
 
+/* The histogram first: while samples is what it was, nothing in it is new to the agent. */
 static __always_inline void sample(__u32 target, enum signal signal, __u64 ns)
 {
-	struct target_counters *c = bpf_map_lookup_elem(&counters, &target);
 	__u32 index = target * SIGNALS + signal;
-	struct histogram *h;
+	struct histogram *h = bpf_map_lookup_elem(&histograms, &index);
+	struct target_counters *c;
 
-	if (!c)
-		return;
-	__sync_fetch_and_add(&c->samples[signal], 1);
-	__sync_fetch_and_add(&c->sum[signal], ns);
-
-	h = bpf_map_lookup_elem(&histograms, &index);
 	if (!h)
 		return;
 	index = hist_index(ns);
 	if (index < HIST_BUCKETS)
 		__sync_fetch_and_add(&h->bucket[index], 1);
+
+	c = counters_of(target);
+	if (!c)
+		return;
+	__sync_fetch_and_add(&c->samples[signal], 1);
+	__sync_fetch_and_add(&c->sum[signal], ns);
 }
 
 #endif

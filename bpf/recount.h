@@ -52,6 +52,7 @@ struct party_correction {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, TARGETS);
 	__type(key, __u32);
 	__type(value, struct tally);
@@ -193,7 +194,7 @@ static __always_inline void correct(struct correction *ctx)
 	}
 	__sync_fetch_and_add(&st->pending, -by.pending);
 	__sync_fetch_and_add(&st->connections, -by.connections);
-	c = bpf_map_lookup_elem(&counters, &by.target);
+	c = counters_of(by.target);
 	if (c && by.idle > 0)
 		__sync_fetch_and_add(&c->woken, by.idle);
 	else if (c)

@@ -117,7 +117,10 @@ struct cohort {
 	__u64 starts; /* sum of the start times of the unfinished, ns */
 };
 
-/* Per CPU. Nothing in it is ever reset: readers keep what they saw last. */
+/*
+ * Per CPU, and as long as some cache lines: each is one CPU's. Nothing in it is
+ * ever reset: readers keep what they saw last.
+ */
 struct target_counters {
 	__u64 converted;    /* reservations that became connections */
 	__u64 unreserved;   /* connections that had no reservation */
@@ -149,6 +152,7 @@ struct target_counters {
 	__u64 woken;        /* times that an idle one asked again, or ended; the rest are idle now */
 	__u64 samples[SIGNALS];
 	__u64 sum[SIGNALS]; /* ns */
+	__u64 pad[4];
 };
 
 struct histogram {

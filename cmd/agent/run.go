@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -108,6 +109,7 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 		}
 	}()
 
+	debug.FreeOSMemory() // to load and verify programs takes some that is not needed again
 	changed, unwatch := watchFile(s.file, content, log)
 	defer unwatch()
 	for {

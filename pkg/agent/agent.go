@@ -20,6 +20,7 @@ import (
 	"headgate/pkg/events"
 	"headgate/pkg/kubernetes"
 	"headgate/pkg/loader"
+	"headgate/pkg/rtt"
 	"headgate/pkg/scope"
 )
 
@@ -78,6 +79,7 @@ type Agent struct {
 	recounts recounts
 	checks   selfChecks
 	owners   map[uint64]*owner
+	scratch  scratch
 	found    discovery.Result // without what is protected
 }
 
@@ -250,27 +252,24 @@ func (a *Agent) runWindow() error {
 	if err != nil {
 		return err
 	}
-	readings, err := a.gate.Read()
-	if err != nil {
-		return err
-	}
 	lookAgain := false
 	for i, t := range a.targets {
-		r := readings[t.id]
+		r := a.gate.Reading(t.id)
 		lookAgain = lookAgain || r.Listens != t.last.Listens
+		var window *rtt.Histogram
 		if t.quantiles && r.Samples[t.signal] != t.last.Samples[t.signal] {
-			if err := a.gate.Histogram(t.id, t.signal, &t.total); err != nil {
+			if err := a.gate.Histogram(t.id, t.signal, &a.scratch.total); err != nil {
 				return err
 			}
+			window = &a.scratch.window
+			t.perTick.Next(&a.scratch.total, window)
 		}
 		if err := t.readClasses(a.gate); err != nil {
 			return err
 		}
-		a.orders[i] = t.step(now, r, a.log)
+		a.orders[i] = t.step(now, &r, window, a.log)
 	}
-	if err := a.gate.Write(a.ids, a.orders, now+a.cfg.Lease); err != nil {
-		return err
-	}
+	a.gate.Write(a.ids, a.orders, now+a.cfg.Lease)
 	a.renewed = now
 	if err := a.tell(now); err != nil {
 		return err
@@ -287,20 +286,20 @@ func (a *Agent) readMeters() error {
 	defer a.mu.Unlock()
 	for _, t := range a.targets {
 		for _, m := range t.meters() {
-			if err := m.read(a.gate, t); err != nil {
+			if err := m.read(a.gate, t, &a.scratch); err != nil {
 				return err
 			}
 		}
 		if t.holder != nil {
 			waits := t.holder.TargetStats(t.id).Waits
-			t.waits.read(&waits)
+			t.waits.read(&waits, &a.scratch.window)
 		}
 		t.meterRefusals()
 	}
 	for _, s := range a.scopes {
 		if s.holding != nil {
 			handover := s.holding.holder.Stats().HandOver
-			s.holding.handover.read(&handover)
+			s.holding.handover.read(&handover, &a.scratch.window)
 		}
 	}
 	for _, s := range a.scopes {

@@ -147,10 +147,6 @@ func (a *Agent) inherit(d *difference) error {
 // predecessor are in force at once, so that there is no gap; what is added to a
 // running agent is once its plan is.
 func (a *Agent) addTargets(d *difference, lease time.Duration) error {
-	readings, err := a.gate.Read()
-	if err != nil {
-		return err
-	}
 	now, err := monotonic()
 	if err != nil {
 		return err
@@ -158,7 +154,7 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	for _, t := range d.added {
 		id, known := a.gate.Targets()[t.key]
 		if known {
-			t.adopt(readings[id])
+			t.adopt(a.gate.Reading(id))
 		}
 		t.known = known
 		o := t.begin(now)
@@ -173,7 +169,7 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 			return fmt.Errorf("rule %s: %w", t.config.Rule.Name, err)
 		}
 		for _, m := range t.meters() {
-			if err := m.begin(a.gate, t); err != nil {
+			if err := m.begin(a.gate, t, &a.scratch); err != nil {
 				return err
 			}
 		}
@@ -220,10 +216,6 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 	if err != nil {
 		return false, err
 	}
-	readings, err := a.gate.Read()
-	if err != nil {
-		return false, err
-	}
 	if err := a.changeSources(d.changes); err != nil {
 		return false, err
 	}
@@ -234,10 +226,10 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 			continue
 		}
 		fresh = append(fresh, c.old)
-		err = errors.Join(err, c.old.retune(a.gate, c, readings[c.old.id], now))
+		err = errors.Join(err, c.old.retune(a.gate, c, a.gate.Reading(c.old.id), now, &a.scratch))
 	}
 	for _, t := range d.added {
-		t.last = readings[t.id] // the status is right from the start
+		t.last = a.gate.Reading(t.id) // the status is right from the start
 	}
 	a.plan, a.cfg, a.missing, a.targets = d.plan, cfg, d.missing, d.targets
 	a.scopes = nil
@@ -254,7 +246,7 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 	}
 	err = errors.Join(err, a.wake())
 	if a.running() {
-		err = errors.Join(err, a.order(append(fresh, d.added...), now))
+		a.order(append(fresh, d.added...), now)
 	}
 	for _, t := range d.removed {
 		err = errors.Join(err, a.gate.Retire(t.key))
@@ -302,14 +294,14 @@ func (t *target) replace(removed []*target) {
 }
 
 // order puts the orders of some targets in force at once.
-func (a *Agent) order(targets []*target, now time.Duration) error {
+func (a *Agent) order(targets []*target, now time.Duration) {
 	var ids []uint32
 	var orders []loader.Order
 	for _, t := range targets {
 		t.tick++
 		ids, orders = append(ids, t.id), append(orders, t.order())
 	}
-	return a.gate.Write(ids, orders, now+a.cfg.Lease)
+	a.gate.Write(ids, orders, now+a.cfg.Lease)
 }
 
 // commit makes what a place will be what its scope is.

@@ -174,9 +174,8 @@ func (a *Agent) tellLimit(t *target, now time.Duration) {
 	if limit == t.told.limit || now-t.told.limitAt < changesEvery {
 		return
 	}
-	from := t.told.limit
 	e := t.event(events.LimitChange)
-	e.From, e.To, e.Reason = &from, &limit, t.told.reason
+	e.From, e.To, e.Reason = new(t.told.limit), new(limit), t.told.reason
 	t.told.limit, t.told.limitAt, t.told.step = limit, now, 0
 	a.events.Publish(e)
 }

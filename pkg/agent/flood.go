@@ -8,7 +8,7 @@ import (
 )
 
 // noteFlood says when flood mode begins and when it is over.
-func (t *target) noteFlood(now time.Duration, r loader.Reading, log *slog.Logger) {
+func (t *target) noteFlood(now time.Duration, r *loader.Reading, log *slog.Logger) {
 	was := t.flood
 	if t.flood = now < r.FloodUntil; t.flood == was {
 		return

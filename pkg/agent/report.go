@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"maps"
 	"time"
 
 	"headgate/pkg/events"
@@ -85,7 +84,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		d := metrics.Detail{
 			Service: t.service.sum.Clone(),
 			TCPRTT:  t.trips.sum.Clone(),
-			Windows: maps.Clone(t.windows),
+			Windows: t.windows.byOutcome(),
 		}
 		if t.holder != nil {
 			d.Hold = t.waits.sum.Clone()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"log/slog"
+	"maps"
 	"math"
 	"reflect"
 	"time"
@@ -59,9 +60,9 @@ type target struct {
 	ingress  bool
 	known    bool // to the kernel, from a predecessor
 	holder   *pace.Holder
-	held     pace.HeldStats // at the last step
-	waits    tally          // of those that were held and let in
-	vain     pace.HeldStats // of holders that are gone
+	held     pace.QueueCounts // at the last step
+	waits    tally            // of those that were held and let in
+	vain     pace.QueueCounts // of holders that are gone
 	pacing   *pacing
 	interval time.Duration // from one admission to the next; 0: no pace
 
@@ -72,8 +73,6 @@ type target struct {
 
 	// quantiles: the algorithm wants the sizes of the samples, not just the sum.
 	quantiles bool
-	total     rtt.Histogram
-	window    rtt.Histogram
 	perTick   rtt.Reader
 
 	service, trips, handshake meter
@@ -82,7 +81,7 @@ type target struct {
 	untimed                   untimed
 	change                    change
 	told                      told
-	windows                   map[string]uint64
+	windows                   windows
 }
 
 // listenerState is that of all listeners of a port together.
@@ -97,6 +96,16 @@ type listenerState struct {
 
 	// overflowed counts those of all ports of the scope.
 	overflowed uint64
+}
+
+// windows are how many there were, by what came of them.
+type windows struct{ empty, changed, unchanged uint64 }
+
+// byOutcome is that by name, without what never came of one.
+func (w windows) byOutcome() map[string]uint64 {
+	all := map[string]uint64{"empty": w.empty, "changed": w.changed, "unchanged": w.unchanged}
+	maps.DeleteFunc(all, func(_ string, n uint64) bool { return n == 0 })
+	return all
 }
 
 type change struct {
@@ -136,7 +145,6 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 		trips:     meter{signal: loader.RTT},
 		handshake: meter{signal: loader.Handshake},
 		whole:     meter{signal: loader.Lifetime},
-		windows:   make(map[string]uint64),
 		sources:   source.NewTable(t.Rule.SourcePolicy()),
 	}, nil
 }
@@ -173,7 +181,7 @@ func (t *target) adopt(r loader.Reading) {
 
 // retune has the target go on under another rule. r is what the kernel has
 // counted.
-func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.Duration) error {
+func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.Duration, s *scratch) error {
 	n := c.new
 	if reflect.DeepEqual(t.config.Rule.Pace, n.config.Rule.Pace) {
 		t.pacing.rule = n.config.Rule // the rest of a warm-up, and what it has learned
@@ -189,7 +197,7 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 		return err
 	}
 	t.ingress, t.most, t.adaptive, t.quantiles = n.ingress, n.most, n.adaptive, n.quantiles
-	t.idle = t.idleIn(r)
+	t.idle = t.idleIn(&r)
 	if !c.limit {
 		return nil
 	}
@@ -203,20 +211,22 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	t.last = r
 	t.begin(now)
 	t.whole = n.whole
-	return t.followed().begin(g, t)
+	return t.followed().begin(g, t, s)
 }
 
 // dropHolder notes that nothing waits for the target any more.
 func (t *target) dropHolder() {
-	gone := t.holder.TargetStats(t.id)
+	gone := t.holder.TargetStats(t.id).QueueCounts
 	t.vain.TimedOut += gone.TimedOut
 	t.vain.Overflowed += gone.Overflowed
 	t.waits.reader = rtt.Reader{} // another holder begins at 0
-	t.holder, t.held = nil, pace.HeldStats{}
+	t.holder, t.held = nil, pace.QueueCounts{}
 }
 
 // step makes an order from what the kernel has counted since the last step.
-func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loader.Order {
+// window holds the samples, nil where the algorithm does not want them or there
+// are none.
+func (t *target) step(now time.Duration, r *loader.Reading, window *rtt.Histogram, log *slog.Logger) loader.Order {
 	s := t.signal
 	idle := t.idle
 	t.idle = t.idleIn(r)
@@ -238,12 +248,11 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	if r.PeakTick == t.tick {
 		in.MaxInFlight = max(in.MaxInFlight, r.Peak-min(idle, t.idle))
 	}
-	if t.quantiles && in.Samples > 0 {
-		t.perTick.Next(&t.total, &t.window)
-		in.Histogram = &t.window
+	if window != nil {
+		in.Histogram = window
 		if s == loader.RTT {
-			in.Samples = t.window.Count
-			in.Sum = t.window.Quantile(rttQuantile) * time.Duration(in.Samples)
+			in.Samples = window.Count
+			in.Sum = window.Quantile(rttQuantile) * time.Duration(in.Samples)
 		}
 	}
 	if r.CohortEpoch == t.decision.CohortEpoch+t.epoch {
@@ -257,12 +266,12 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 		}
 	}
 	if t.holder != nil {
-		held := t.holder.TargetStats(t.id)
+		held := t.holder.TargetStats(t.id).QueueCounts
 		in.Refused += refusedIn(held) - refusedIn(t.held)
 		t.held = held
 	}
 	t.noteFlood(now, r, log)
-	t.last = r
+	t.last = *r
 
 	byHand := t.overridden.limit != nil // until now, at least: then no step of the algorithm's changes it
 	if t.expire(now) {
@@ -278,11 +287,11 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 	}
 	switch {
 	case in.Samples == 0:
-		t.windows["empty"]++
+		t.windows.empty++
 	case t.decision.Limit != before:
-		t.windows["changed"]++
+		t.windows.changed++
 	default:
-		t.windows["unchanged"]++
+		t.windows.unchanged++
 	}
 	t.tick++
 	t.interval = t.pacing.interval(now, r.Admitted, t.decision.Limit, mean(in))
@@ -293,7 +302,7 @@ func (t *target) step(now time.Duration, r loader.Reading, log *slog.Logger) loa
 func (t *target) inVain() uint64 { return refusedIn(t.vain) + refusedIn(t.held) }
 
 // refusedIn counts the units that waited in vain, or that there was no place for.
-func refusedIn(h pace.HeldStats) uint64 { return h.TimedOut + h.Overflowed }
+func refusedIn(h pace.QueueCounts) uint64 { return h.TimedOut + h.Overflowed }
 
 func mean(t controller.Tick) time.Duration {
 	if t.Samples == 0 {
@@ -306,7 +315,7 @@ func mean(t controller.Tick) time.Duration {
 // reason about work (Little's law: busy = throughput x time), and these are
 // none. Without this, a few idle ones would hold the whole limit and let nobody
 // in.
-func (t *target) idleIn(r loader.Reading) int {
+func (t *target) idleIn(r *loader.Reading) int {
 	if !t.adaptive || !t.timed || t.config.Rule.Unit == config.UnitRequest {
 		return 0
 	}
@@ -383,9 +392,14 @@ func (t *target) listen(now listenerState) {
 
 // status reports the target.
 func (t *target) status(now time.Duration) status.Target {
-	terms := make(map[string]float64)
+	var baseline, gradient float64
 	for _, term := range t.algo.Terms() {
-		terms[term.Name] = term.Value
+		switch term.Name {
+		case "baseline_seconds":
+			baseline = term.Value
+		case "gradient":
+			gradient = term.Value
+		}
 	}
 	rule, r := t.config.Rule, &t.last
 	limit, _ := t.limits()
@@ -407,18 +421,18 @@ func (t *target) status(now time.Duration) status.Target {
 		Flood:       now < r.FloodUntil,
 		Signal:      string(rule.Signal),
 		Window: status.Window{
-			Samples:     window.Count,
-			MeanSeconds: window.Mean().Seconds(),
-			P50Seconds:  window.Quantile(0.5).Seconds(),
-			P99Seconds:  window.Quantile(0.99).Seconds(),
+			Samples:     window.samples,
+			MeanSeconds: window.mean.Seconds(),
+			P50Seconds:  window.p50.Seconds(),
+			P99Seconds:  window.p99.Seconds(),
 		},
-		BaselineSeconds:     terms["baseline_seconds"],
-		Gradient:            terms["gradient"],
+		BaselineSeconds:     baseline,
+		Gradient:            gradient,
 		ThroughputPerSecond: t.service.perSecond(),
 		TCPRTTSeconds: status.TCPRTT{
-			HandshakeP50: t.handshake.window.Quantile(0.5).Seconds(),
-			Min:          t.trips.window.Quantile(0).Seconds(),
-			P50:          t.trips.window.Quantile(0.5).Seconds(),
+			HandshakeP50: t.handshake.window.p50.Seconds(),
+			Min:          t.trips.window.min.Seconds(),
+			P50:          t.trips.window.p50.Seconds(),
 		},
 		AcceptQueue: status.AcceptQueue{
 			Length:         t.listener.queued,

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"headgate/pkg/loader"
@@ -9,7 +10,8 @@ import (
 )
 
 const (
-	// trimRoom is how many connections may wait to be ended.
+	// trimRoom is how many connections may wait to be ended, beside those that
+	// are being.
 	trimRoom = 4096
 
 	// trimWithin is how late a connection may still be ended that came over the
@@ -26,9 +28,12 @@ const capTrim loader.Capability = "trim"
 type trimmer struct {
 	destroyer *scope.Destroyer
 	log       *slog.Logger
-	work      chan loader.Wake
 	stop      chan struct{}
 	done      chan struct{}
+
+	mu   sync.Mutex
+	work []loader.Wake
+	some chan struct{} // there is work
 }
 
 // newTrimmer returns an error that wraps [scope.ErrCannotDestroy] where the
@@ -41,9 +46,9 @@ func newTrimmer(ns *scope.Netns, log *slog.Logger) (*trimmer, error) {
 	t := &trimmer{
 		destroyer: d,
 		log:       log,
-		work:      make(chan loader.Wake, trimRoom),
 		stop:      make(chan struct{}),
 		done:      make(chan struct{}),
+		some:      make(chan struct{}, 1),
 	}
 	go t.run()
 	return t, nil
@@ -54,11 +59,28 @@ func (t *trimmer) add(w loader.Wake) {
 	if t == nil {
 		return
 	}
-	select {
-	case t.work <- w:
-	default:
+	t.mu.Lock()
+	full := len(t.work) == trimRoom
+	if !full {
+		t.work = append(t.work, w)
+	}
+	t.mu.Unlock()
+	if full {
 		t.log.Warn("too many connections over the limit at once; one stays", "client", w.Client.String())
 	}
+	select {
+	case t.some <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what there is to do.
+func (t *trimmer) take() []loader.Wake {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	work := t.work
+	t.work = nil
+	return work
 }
 
 func (t *trimmer) close() error {
@@ -74,21 +96,22 @@ func (t *trimmer) run() {
 	defer close(t.done)
 	failed := false
 	for {
-		var w loader.Wake
 		select {
 		case <-t.stop:
 			return
-		case w = <-t.work:
+		case <-t.some:
 		}
-		if now, err := monotonic(); err != nil || now-w.At > trimWithin {
-			continue
+		for _, w := range t.take() {
+			if now, err := monotonic(); err != nil || now-w.At > trimWithin {
+				continue
+			}
+			err := t.destroyer.Destroy(scope.Connection{
+				Client: w.Client, Server: w.Server, Device: w.Device, Cookie: w.Cookie,
+			})
+			if err != nil && !failed {
+				t.log.Error("connections over the limit stay", "error", err)
+			}
+			failed = err != nil
 		}
-		err := t.destroyer.Destroy(scope.Connection{
-			Client: w.Client, Server: w.Server, Device: w.Device, Cookie: w.Cookie,
-		})
-		if err != nil && !failed {
-			t.log.Error("connections over the limit stay", "error", err)
-		}
-		failed = err != nil
 	}
 }

@@ -75,7 +75,8 @@ func TestEmpty(t *testing.T) {
 func TestAgainstFullMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := New()
-		full := map[int64]int{} // limit by second
+		full, busy := map[int64]int{}, map[int64]int{} // limit and in flight, by second
+		inFlight := 0                                  // seldom another one
 		at, newest, from := begin, int64(-1), int64(0)
 		for i := range rapid.IntRange(1, 400).Draw(t, "calls") {
 			if i > 0 {
@@ -86,6 +87,10 @@ func TestAgainstFullMemory(t *testing.T) {
 			gone := rapid.IntRange(0, 50).Draw(t, "gone") == 0
 			tg := target(80)
 			tg.Limit = i
+			if rapid.IntRange(0, 50).Draw(t, "in flight changes") == 0 {
+				inFlight++
+			}
+			tg.InFlight = inFlight
 			second := int64(math.Round(at.Sub(begin).Seconds()))
 			if second > newest {
 				if newest = second; gone {
@@ -94,7 +99,7 @@ func TestAgainstFullMemory(t *testing.T) {
 					if len(full) == 0 {
 						from = second
 					}
-					full[second] = i
+					full[second], busy[second] = i, inFlight
 				}
 			}
 			if gone {
@@ -114,16 +119,19 @@ func TestAgainstFullMemory(t *testing.T) {
 			}
 			return
 		}
-		var want Values
+		var want, wantBusy Values
 		for second := max(from, newest-int64(min(points, Points))+1); second <= newest; second++ {
 			v, ok := full[second]
 			if !ok {
-				want = append(want, unknown)
+				want, wantBusy = append(want, unknown), append(wantBusy, unknown)
 				continue
 			}
-			want = append(want, float32(v))
+			want, wantBusy = append(want, float32(v)), append(wantBusy, float32(busy[second]))
 		}
 		if d := cmp.Diff(fmt.Sprint(want), fmt.Sprint(h.Targets[0].Limit)); d != "" {
+			t.Fatal(d)
+		}
+		if d := cmp.Diff(fmt.Sprint(wantBusy), fmt.Sprint(h.Targets[0].InFlight)); d != "" {
 			t.Fatal(d)
 		}
 	})
@@ -158,6 +166,24 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(10, record); n != 0 {
 		t.Errorf("%v allocations to record a point of each", n)
+	}
+	for _, r := range s.rings {
+		for i := range r.value {
+			if r.value[i].each != nil {
+				t.Fatalf("series %d of a target that does nothing takes memory for each second", i)
+			}
+		}
+	}
+	busy := func() {
+		for i := range targets {
+			targets[i].Limit++
+			targets[i].AdmittedTotal += uint64(targets[i].Limit)
+		}
+		record()
+	}
+	busy() // the first values that differ
+	if n := testing.AllocsPerRun(10, busy); n != 0 {
+		t.Errorf("%v allocations to record a point of each that is busy", n)
 	}
 	s.Record(at.Add(Interval), targets[:1])
 	if n := len(s.rings); n != 1 {

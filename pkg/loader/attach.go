@@ -139,6 +139,13 @@ func (g *Gate) ReleaseNetns(cookie uint64) error {
 	return nil
 }
 
+// ofNetns are the programs of which each network namespace has a copy.
+var ofNetns = map[string]bool{
+	headgateProgHeadgateLookup: true,
+	headgateProgHeadgateArrive: true,
+	headgateProgHeadgateClaim:  true,
+}
+
 // loadFor loads a copy of a program for a network namespace.
 func (g *Gate) loadFor(ns *scope.Netns, name string) (*ebpf.Program, error) {
 	return g.load(name, func(spec *ebpf.CollectionSpec) error {
@@ -307,14 +314,24 @@ func (g *Gate) Forget() error {
 }
 
 // Sweep gives back the slots of handshakes that never ended. Cheap when it ran
-// a moment ago.
+// a moment ago, or no handshake goes on and nobody waits.
 func (g *Gate) Sweep() error {
 	p := g.progs[headgateProgHeadgateSweep]
-	if p == nil {
+	if p == nil || !g.pending() {
 		return nil
 	}
 	if _, err := p.Run(&ebpf.RunOptions{}); err != nil {
 		return fmt.Errorf("sweep reservations: %w", err)
 	}
 	return nil
+}
+
+// pending says whether there is a reservation on any target, or one that waits.
+func (g *Gate) pending() bool {
+	for _, id := range g.ids {
+		if st := &g.states.elements[id]; st.Pending != 0 || st.Units>>32 != 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -407,11 +407,7 @@ func TestRebuiltStateIsRecounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		return g, func() Reading {
-			all, err := g.Read()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return all[id]
+			return g.Reading(id)
 		}
 	}
 	dial := func(ip string) net.Conn {

@@ -143,9 +143,7 @@ func (s *street) give(t *testing.T, b byte) {
 		lease = 0
 	}
 	s.inForce = s.order.Enforce && lease > 0
-	if err := s.gate.Write([]uint32{s.id}, []Order{s.order}, lease); err != nil {
-		t.Fatal(err)
-	}
+	s.gate.Write([]uint32{s.id}, []Order{s.order}, lease)
 }
 
 // step plays what the next bytes of the script say.
@@ -319,11 +317,7 @@ func (s *street) expireAll(t *testing.T) {
 
 func (s *street) reading(t *testing.T) Reading {
 	t.Helper()
-	all, err := s.gate.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all[s.id]
+	return s.gate.Reading(s.id)
 }
 
 // check compares the counts with what they count.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"strings"
 
@@ -48,7 +49,7 @@ const napiBudget = 64
 type Gate struct {
 	log    *slog.Logger
 	state  *stateDir
-	spec   *ebpf.CollectionSpec
+	spec   *ebpf.CollectionSpec // after Open, of the programs only those of namespaces
 	maps   map[string]*ebpf.Map
 	progs  map[string]*ebpf.Program
 	able   map[Capability]bool
@@ -57,7 +58,8 @@ type Gate struct {
 	ids    map[TargetKey]uint32
 	nextID uint32 // where a free number is looked for
 	ports  *portTable
-	read   *readBuffers
+	memories
+	histogram []headgateHistogram // read last, of each CPU
 
 	sources sources
 
@@ -104,8 +106,11 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := g.loadPrograms(); err != nil {
 		return nil, explain(err)
 	}
-	g.read = newReadBuffers(int(g.maps[headgateMapStates].MaxEntries()))
-	g.ports = &portTable{m: g.maps[headgateMapPorts], targets: g.maps[headgateMapStates].MaxEntries()}
+	maps.DeleteFunc(g.spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !ofNetns[name] })
+	if g.memories, err = openMemories(g.maps); err != nil {
+		return nil, err
+	}
+	g.ports = &portTable{m: g.maps[headgateMapPorts], targets: uint32(len(g.states.elements))}
 	if g.ids, err = g.ports.read(); err != nil {
 		return nil, err
 	}
@@ -162,14 +167,16 @@ func (g *Gate) loadPrograms() error {
 
 // load loads one program onto the shared maps; set sets its constants.
 func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Program, error) {
-	spec := g.spec.Copy()
-	for other := range spec.Programs {
-		if other != name {
-			delete(spec.Programs, other)
-		}
-	}
+	one := *g.spec
+	one.Programs = map[string]*ebpf.ProgramSpec{name: g.spec.Programs[name]}
+	spec := one.Copy()
 	if v := spec.Variables["most_between"]; v != nil {
 		if err := v.Set(uint32(napiBudget * ebpf.MustPossibleCPU())); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	if v := spec.Variables["cpus"]; v != nil {
+		if err := v.Set(uint32(ebpf.MustPossibleCPU())); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}
@@ -267,9 +274,10 @@ func (g *Gate) close() error {
 	for _, p := range g.progs {
 		p.Close()
 	}
+	err := g.memories.close()
 	closeMaps(g.maps)
 	if g.state == nil {
-		return nil
+		return err
 	}
-	return g.state.close()
+	return errors.Join(err, g.state.close())
 }

@@ -267,6 +267,7 @@ type headgateTargetCounters struct {
 	Woken          uint64
 	Samples        [4]uint64
 	Sum            [4]uint64
+	Pad            [4]uint64
 }
 
 type headgateTargetFlags uint32
@@ -352,6 +353,7 @@ const (
 	headgateProgHeadgateSweep        = "headgate_sweep"
 	headgateProgHeadgateTally        = "headgate_tally"
 	headgateVarAdoptBlind            = "adopt_blind"
+	headgateVarCpus                  = "cpus"
 	headgateVarHoldMark              = "hold_mark"
 	headgateVarMostBetween           = "most_between"
 	headgateVarPortsMask             = "ports_mask"
@@ -450,6 +452,7 @@ type headgateMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateVariableSpecs struct {
 	AdoptBlind  *ebpf.VariableSpec `ebpf:"adopt_blind"`
+	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
 	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
@@ -530,6 +533,7 @@ func (m *headgateMaps) Close() error {
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateVariables struct {
 	AdoptBlind  *ebpf.Variable `ebpf:"adopt_blind"`
+	Cpus        *ebpf.Variable `ebpf:"cpus"`
 	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`

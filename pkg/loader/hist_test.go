@@ -20,6 +20,11 @@ func units(t *testing.T) *ebpf.Collection {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cpus := uint32(ebpf.MustPossibleCPU())
+	if err := spec.Variables[unitsVarCpus].Set(cpus); err != nil {
+		t.Fatal(err)
+	}
+	spec.Maps[unitsMapCounters].MaxEntries *= cpus
 	c, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load the test programs: %v", err)

@@ -20,7 +20,7 @@ func sizes(targets uint32) map[string]uint32 {
 		headgateMapStates:     targets,
 		headgateMapCohorts:    targets,
 		headgateMapFloods:     targets,
-		headgateMapCounters:   targets,
+		headgateMapCounters:   targets * uint32(ebpf.MustPossibleCPU()),
 		headgateMapTallies:    targets,
 		headgateMapHistograms: targets * uint32(headgateSignalSIGNALS),
 		headgateMapPolicies:   targets,

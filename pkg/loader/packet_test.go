@@ -132,10 +132,12 @@ func (w wire) send(known headgateConn, p packet) headgateConn {
 // samples returns how often service times were sampled, and their sum.
 func (w wire) samples() (uint64, time.Duration) {
 	w.Helper()
-	var cpus []headgateTargetCounters
-	w.get(unitsMapCounters, &cpus)
 	var n, sum uint64
-	for _, c := range cpus {
+	for cpu := range uint32(ebpf.MustPossibleCPU()) {
+		var c headgateTargetCounters
+		if err := w.c.Maps[unitsMapCounters].Lookup(cpu, &c); err != nil {
+			w.Fatalf("counters of CPU %d: %v", cpu, err)
+		}
 		n += c.Samples[headgateSignalSIGNAL_SERVICE]
 		sum += c.Sum[headgateSignalSIGNAL_SERVICE]
 	}

@@ -80,6 +80,7 @@ func (p parties) common(q parties) parties {
 // isGrouped says whether any target counts its units by source or class.
 func (r *recount) isGrouped() (bool, error) {
 	for _, id := range r.ids {
+		// Not from memory: the agent may be writing there.
 		var conf headgateTargetConf
 		if err := r.gate.maps[headgateMapConfs].Lookup(id, &conf); err != nil {
 			return false, fmt.Errorf("recount: %w", err)
@@ -128,7 +129,7 @@ func (r *recount) foundParties() (parties, error) {
 		p.addSource(key, int(r.words[i]))
 	}
 	for _, id := range r.ids {
-		t := &r.tallies[id]
+		t := &r.gate.tallies.elements[id]
 		for class := classOthers; class < len(t.Class); class++ {
 			p.addClass(classKey{id, class}, classUnits{int(t.Class[class]), int(t.ClassWaiting[class])})
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -107,8 +108,7 @@ type recount struct {
 	gate          *Gate
 	ids           []uint32
 	it            *link.Iter
-	before, after *readBuffers
-	tallies       []headgateTally
+	before, after []counted // of each of ids
 	blind         int
 
 	// grouped: units are counted by source or class, too; keys and words are to
@@ -118,12 +118,7 @@ type recount struct {
 }
 
 func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
-	room := int(g.maps[headgateMapStates].MaxEntries())
-	return &recount{
-		gate: g, ids: ids, it: it,
-		before: newReadBuffers(room), after: newReadBuffers(room),
-		tallies: make([]headgateTally, room),
-	}
+	return &recount{gate: g, ids: ids, it: it, before: make([]counted, len(ids)), after: make([]counted, len(ids))}
 }
 
 // adopt has connections counted that are not.
@@ -132,20 +127,15 @@ func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
 	if len(from) == 0 {
 		return nil
 	}
-	counters := r.gate.maps[headgateMapCounters]
-	if err := readAll(counters, r.before.keys, r.before.counters); err != nil {
-		return err
-	}
+	r.readCounters(r.before)
 	for _, ns := range from {
 		if err := r.gate.Adopt(ns); err != nil {
 			return err
 		}
 	}
-	if err := readAll(counters, r.after.keys, r.after.counters); err != nil {
-		return err
-	}
-	for _, id := range r.ids {
-		if n := int(r.after.counted(id).adopted - r.before.counted(id).adopted); n > 0 {
+	r.readCounters(r.after)
+	for i, id := range r.ids {
+		if n := int(r.after[i].adopted - r.before[i].adopted); n > 0 {
 			missed[id] = Drift{InFlight: -n}
 		}
 	}
@@ -211,9 +201,10 @@ func (r *recount) prove() (map[uint32]Drift, parties, error) {
 		}
 		all, calm := true, true
 		r.blind = 0
-		for _, id := range r.ids {
-			r.blind += int(r.tallies[id].Blind)
-			now := spans(r.before.counted(id), r.after.counted(id), r.tallies[id].found())
+		for i, id := range r.ids {
+			tally := &r.gate.tallies.elements[id]
+			r.blind += int(tally.Blind)
+			now := spans(r.before[i], r.after[i], tally.found())
 			calm = calm && now[inFlight].exact() && now[waiting].exact()
 			for q := range now {
 				if was := open[id]; was != nil {
@@ -243,13 +234,9 @@ func (r *recount) prove() (map[uint32]Drift, parties, error) {
 // pass looks once. The order makes what happens meanwhile count as more, never
 // as less: the programs change a number first, and say then that they did.
 func (r *recount) pass() (counted, found parties, err error) {
-	maps := r.gate.maps
-	if err = errors.Join(
-		readAll(maps[headgateMapCounters], r.before.keys, r.before.counters),
-		readAll(maps[headgateMapStates], r.before.keys, r.before.states),
-	); err != nil {
-		return
-	}
+	r.readCounters(r.before)
+	barrier()
+	r.readStates(r.before)
 	if r.grouped {
 		if counted, err = r.countedParties(); err != nil {
 			return
@@ -261,12 +248,10 @@ func (r *recount) pass() (counted, found parties, err error) {
 	if err = walk(r.it); err != nil {
 		return
 	}
-	err = errors.Join(
-		readAll(maps[headgateMapStates], r.after.keys, r.after.states),
-		readAll(maps[headgateMapCounters], r.after.keys, r.after.counters),
-		readAll(maps[headgateMapTallies], r.after.keys, r.tallies),
-	)
-	if err == nil && r.grouped {
+	r.readStates(r.after)
+	barrier()
+	r.readCounters(r.after)
+	if r.grouped {
 		found, err = r.foundParties()
 	}
 	return
@@ -282,28 +267,43 @@ func (t *headgateTally) found() found {
 	}
 }
 
-// counted is what was read of a target.
-func (b *readBuffers) counted(id uint32) counted {
-	st := &b.states[id]
-	c := counted{n: [quantities]int{
-		inFlight:    int(uint32(st.Units)),
-		waiting:     int(st.Units >> 32),
-		pending:     int(int32(st.Pending)),
-		connections: int(int32(st.Connections)),
-	}}
-	for i := range b.cpus {
-		cpu := &b.counters[int(id)*b.cpus+i]
-		c.adopted += cpu.Adopted
-		c.converted += cpu.Converted
-		c.finished += cpu.Finished
-		c.expired += cpu.Expired
-		c.held += cpu.Held
-		c.established += cpu.Samples[Handshake]
-		c.rested += cpu.Rested
-		c.woken += cpu.Woken
+// readStates reads the numbers that go up and down.
+func (r *recount) readStates(into []counted) {
+	for i, id := range r.ids {
+		st := r.gate.states.elements[id]
+		n := &into[i].n
+		n[inFlight] = int(uint32(st.Units))
+		n[waiting] = int(st.Units >> 32)
+		n[pending] = int(int32(st.Pending))
+		n[connections] = int(int32(st.Connections))
 	}
-	c.n[idle] = int(c.rested - c.woken)
-	return c
+}
+
+// readCounters reads how often something happened, and how many are idle, which
+// these tell.
+func (r *recount) readCounters(into []counted) {
+	for i, id := range r.ids {
+		c := counted{n: into[i].n}
+		for _, cpu := range r.gate.countersOf(id) {
+			c.adopted += cpu.Adopted
+			c.converted += cpu.Converted
+			c.finished += cpu.Finished
+			c.expired += cpu.Expired
+			c.held += cpu.Held
+			c.established += cpu.Samples[Handshake]
+			c.rested += cpu.Rested
+			c.woken += cpu.Woken
+		}
+		c.n[idle] = int(c.rested - c.woken)
+		into[i] = c
+	}
+}
+
+// barrier has what follows read after what came before: atomic operations of Go
+// are in one order, with all that is around them.
+func barrier() {
+	var a atomic.Uint32
+	a.Add(1)
 }
 
 // common is what both have proven.

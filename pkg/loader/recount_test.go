@@ -62,6 +62,9 @@ func TestAdoptBlind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if g.spec, err = loadHeadgate(); err != nil {
+		t.Fatal(err)
+	}
 	blind, err := g.load(headgateProgHeadgateAdopt, func(spec *ebpf.CollectionSpec) error {
 		return spec.Variables["adopt_blind"].Set(true)
 	})
@@ -81,11 +84,7 @@ func TestAdoptBlind(t *testing.T) {
 	want := func(when string, before, after, drift int) {
 		t.Helper()
 		read := func() Reading {
-			all, err := g.Read()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return all[id]
+			return g.Reading(id)
 		}
 		var r Reading
 		for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {

@@ -136,9 +136,7 @@ func (g *Gate) setSources(id uint32, p source.Policy) error {
 		return fmt.Errorf("tell of sources: %w", err)
 	}
 	g.sources.policies[id] = policy
-	if err := g.flagSources(id); err != nil {
-		return err
-	}
+	g.flagSources(id)
 	for key := range maps.Clone(have) {
 		if _, stays := want[key]; stays {
 			continue
@@ -148,7 +146,8 @@ func (g *Gate) setSources(id uint32, p source.Policy) error {
 		}
 		g.sources.forget(key)
 	}
-	return g.flagSources(id)
+	g.flagSources(id)
+	return nil
 }
 
 // sourceFlags say whether where a unit comes from matters. Units of a party may
@@ -165,20 +164,9 @@ func (g *Gate) sourceFlags(id uint32) (flags headgateTargetFlags) {
 }
 
 // flagSources puts that in force before the next order does.
-func (g *Gate) flagSources(id uint32) error {
-	var c headgateTargetConf
-	if err := g.maps[headgateMapConfs].Lookup(id, &c); err != nil {
-		return fmt.Errorf("tell of sources: %w", err)
-	}
-	flags := c.Flags&^(headgateTargetFlagsTARGET_SOURCES|headgateTargetFlagsTARGET_PARTIES) | g.sourceFlags(id)
-	if flags == c.Flags {
-		return nil
-	}
-	c.Flags = flags
-	if err := g.maps[headgateMapConfs].Put(id, c); err != nil {
-		return fmt.Errorf("tell of sources: %w", err)
-	}
-	return nil
+func (g *Gate) flagSources(id uint32) {
+	flags := &g.confs.elements[id].Flags
+	*flags = *flags&^(headgateTargetFlagsTARGET_SOURCES|headgateTargetFlagsTARGET_PARTIES) | g.sourceFlags(id)
 }
 
 // dropSources forgets what an earlier target of that number has left.

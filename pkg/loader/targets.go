@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"headgate/pkg/rtt"
 )
 
@@ -128,7 +126,8 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 		return 0, fmt.Errorf("network namespace %#x: its cookie has more than 48 bits", key.Netns)
 	}
 	if id, ok := g.ids[key]; ok {
-		return id, g.Write([]uint32{id}, []Order{o}, lease)
+		g.Write([]uint32{id}, []Order{o}, lease)
+		return id, nil
 	}
 	id, err := g.freeID()
 	if err != nil {
@@ -137,9 +136,7 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 	if err := g.zero(id); err != nil {
 		return 0, err
 	}
-	if err := g.Write([]uint32{id}, []Order{o}, lease); err != nil {
-		return 0, err
-	}
+	g.Write([]uint32{id}, []Order{o}, lease)
 	if p, ok := g.sources.wanted[key]; ok {
 		if err := g.setSources(id, p); err != nil {
 			return 0, err
@@ -160,17 +157,13 @@ func (g *Gate) freeID() (uint32, error) {
 	for _, id := range g.ids {
 		used[id] = true
 	}
-	room := g.maps[headgateMapConfs].MaxEntries()
+	room := uint32(len(g.confs.elements))
 	for i := range room {
 		id := (g.nextID + i) % room
 		if used[id] {
 			continue
 		}
-		empty, err := g.empty(id)
-		if err != nil {
-			return 0, err
-		}
-		if empty {
+		if g.empty(id) {
 			g.nextID = id + 1
 			return id, nil
 		}
@@ -179,31 +172,29 @@ func (g *Gate) freeID() (uint32, error) {
 }
 
 // empty says whether nothing is counted under a number.
-func (g *Gate) empty(id uint32) (bool, error) {
-	var st headgateTargetState
-	if err := g.maps[headgateMapStates].Lookup(id, &st); err != nil {
-		return false, fmt.Errorf("read target %d: %w", id, err)
-	}
-	return st.Units == 0 && st.Connections == 0, nil
+func (g *Gate) empty(id uint32) bool {
+	st := &g.states.elements[id]
+	return st.Units == 0 && st.Connections == 0
 }
 
 // zero clears what an earlier target of that number has left. Nothing counts
 // there before the number is given out again.
 func (g *Gate) zero(id uint32) error {
-	cpus := g.read.cpus
 	err := errors.Join(
-		g.maps[headgateMapStates].Put(id, headgateTargetState{}),
-		g.maps[headgateMapCohorts].Put(id, headgateCohort{}),
 		g.maps[headgateMapFloods].Put(id, headgateFlood{}),
 		g.dropSources(id),
-		g.maps[headgateMapCounters].Put(id, make([]headgateTargetCounters, cpus)),
 	)
-	for s := range uint32(signals) {
-		err = errors.Join(err, g.maps[headgateMapHistograms].Put(id*uint32(signals)+s, make([]headgateHistogram, cpus)))
+	for s, samples := range g.Reading(id).Samples {
+		if samples > 0 {
+			err = errors.Join(err, g.maps[headgateMapHistograms].Put(id*uint32(signals)+uint32(s), make([]headgateHistogram, g.cpus)))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("clear target %d: %w", id, err)
 	}
+	g.states.elements[id] = headgateTargetState{}
+	g.cohorts.elements[id] = headgateCohort{}
+	clear(g.countersOf(id))
 	return nil
 }
 
@@ -215,11 +206,9 @@ func (g *Gate) Retire(key TargetKey) error {
 	if !ok {
 		return nil
 	}
-	if err := g.Write([]uint32{id}, []Order{{}}, 0); err != nil {
-		return err
-	}
-	if empty, err := g.empty(id); err != nil || !empty {
-		return err
+	g.Write([]uint32{id}, []Order{{}}, 0)
+	if !g.empty(id) {
+		return nil
 	}
 	delete(g.ids, key)
 	delete(g.sources.wanted, key)
@@ -233,105 +222,68 @@ func (g *Gate) Retire(key TargetKey) error {
 // predecessors whose rules are gone.
 func (g *Gate) Targets() map[TargetKey]uint32 { return g.ids }
 
-// Write puts orders in force, all in one call to the kernel; ids are the
-// targets' numbers. They hold until lease, on CLOCK_MONOTONIC; unless they are
-// written again by then the gates open, and only counting goes on.
-func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
-	if len(ids) == 0 {
-		return nil
+// Write puts orders in force; ids are the targets' numbers. They hold until
+// lease, on CLOCK_MONOTONIC; unless they are written again by then the gates
+// open, and only counting goes on.
+func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) {
+	for i := range orders {
+		conf := orders[i].conf()
+		conf.Lease = uint64(lease)
+		conf.Flags |= g.sourceFlags(ids[i])
+		g.confs.elements[ids[i]] = conf
 	}
-	confs := make([]headgateTargetConf, len(orders))
-	for i, o := range orders {
-		confs[i] = headgateTargetConf{
-			Lease:        uint64(lease),
-			Limit:        clampUint32(o.Limit),
-			AfterRefusal: clampUint32(o.AfterRefusal),
-			Signal:       headgateSignal(o.Signal),
-			Tick:         o.Tick,
-			CohortEpoch:  o.CohortEpoch,
-			CohortSize:   clampUint32(o.CohortSize),
-			Doubt:        uint64(max(o.Doubt, 0)),
-			MaxWaiting:   clampUint32(o.MaxWaiting),
-			MaxWait:      uint64(max(o.MaxWait, 0)),
-			PaceInterval: uint64(max(o.PaceInterval, 0)),
-			PaceCredit:   uint64(max(o.PaceCredit, 0)),
-			PaceMaxWait:  uint64(max(o.PaceMaxWait, 0)),
-			Idle:         uint64(max(o.Idle, 0)),
-			Strangers:    clampUint32(o.Strangers),
+}
+
+// conf is the order as the programs read it.
+func (o *Order) conf() headgateTargetConf {
+	conf := headgateTargetConf{
+		Limit:        clampUint32(o.Limit),
+		AfterRefusal: clampUint32(o.AfterRefusal),
+		Signal:       headgateSignal(o.Signal),
+		Tick:         o.Tick,
+		CohortEpoch:  o.CohortEpoch,
+		CohortSize:   clampUint32(o.CohortSize),
+		Doubt:        uint64(max(o.Doubt, 0)),
+		MaxWaiting:   clampUint32(o.MaxWaiting),
+		MaxWait:      uint64(max(o.MaxWait, 0)),
+		PaceInterval: uint64(max(o.PaceInterval, 0)),
+		PaceCredit:   uint64(max(o.PaceCredit, 0)),
+		PaceMaxWait:  uint64(max(o.PaceMaxWait, 0)),
+		Idle:         uint64(max(o.Idle, 0)),
+		Strangers:    clampUint32(o.Strangers),
+	}
+	for _, f := range [...]struct {
+		on   bool
+		flag headgateTargetFlags
+	}{
+		{o.Enforce, headgateTargetFlagsTARGET_ENFORCE},
+		{o.Ingress, headgateTargetFlagsTARGET_INGRESS},
+		{o.Requests, headgateTargetFlagsTARGET_REQUEST},
+		{o.Drop, headgateTargetFlagsTARGET_DROP},
+		{o.Idle > 0, headgateTargetFlagsTARGET_IDLE},
+		{o.Accept, headgateTargetFlagsTARGET_ACCEPT},
+	} {
+		if f.on {
+			conf.Flags |= f.flag
 		}
-		for flag, on := range map[headgateTargetFlags]bool{
-			headgateTargetFlagsTARGET_ENFORCE: o.Enforce,
-			headgateTargetFlagsTARGET_INGRESS: o.Ingress,
-			headgateTargetFlagsTARGET_REQUEST: o.Requests,
-			headgateTargetFlagsTARGET_DROP:    o.Drop,
-			headgateTargetFlagsTARGET_IDLE:    o.Idle > 0,
-			headgateTargetFlagsTARGET_ACCEPT:  o.Accept,
-		} {
-			if on {
-				confs[i].Flags |= flag
-			}
-		}
-		confs[i].Flags |= g.sourceFlags(ids[i])
 	}
-	if _, err := g.maps[headgateMapConfs].BatchUpdate(ids, confs, nil); err != nil {
-		return fmt.Errorf("write limits: %w", err)
-	}
-	return nil
+	return conf
 }
 
 func clampUint32(n int) uint32 {
 	return uint32(min(max(n, 0), 1<<31-1))
 }
 
-// readBuffers are reused from one reading to the next.
-type readBuffers struct {
-	cpus     int
-	keys     []uint32
-	states   []headgateTargetState
-	cohorts  []headgateCohort
-	counters []headgateTargetCounters // cpus for each target
-	readings []Reading
+// Reading returns what the kernel has counted on a target now. It asks the kernel
+// nothing, and allocates nothing.
+func (g *Gate) Reading(id uint32) Reading {
+	st, co := g.states.elements[id], g.cohorts.elements[id]
+	return reading(&st, &co, g.countersOf(id))
 }
 
-func newReadBuffers(targets int) *readBuffers {
-	cpus := ebpf.MustPossibleCPU()
-	return &readBuffers{
-		cpus:     cpus,
-		keys:     make([]uint32, targets),
-		states:   make([]headgateTargetState, targets),
-		cohorts:  make([]headgateCohort, targets),
-		counters: make([]headgateTargetCounters, targets*cpus),
-		readings: make([]Reading, targets),
-	}
-}
-
-// Read returns a reading of every target, indexed by its number, in three
-// calls to the kernel. The slice is overwritten by the next call.
-func (g *Gate) Read() ([]Reading, error) {
-	b := g.read
-	if err := readAll(g.maps[headgateMapStates], b.keys, b.states); err != nil {
-		return nil, err
-	}
-	if err := readAll(g.maps[headgateMapCohorts], b.keys, b.cohorts); err != nil {
-		return nil, err
-	}
-	if err := readAll(g.maps[headgateMapCounters], b.keys, b.counters); err != nil {
-		return nil, err
-	}
-	for i := range b.readings {
-		b.readings[i] = reading(&b.states[i], &b.cohorts[i], b.counters[i*b.cpus:(i+1)*b.cpus])
-	}
-	return b.readings, nil
-}
-
-// readAll reads a whole array.
-func readAll[V any](m *ebpf.Map, keys []uint32, values []V) error {
-	var at ebpf.MapBatchCursor
-	_, err := m.BatchLookup(&at, keys, values, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // the end of the map is told as that
-		return fmt.Errorf("read counts: %w", err)
-	}
-	return nil
+// countersOf returns the counters of a target, those of each CPU.
+func (m *memories) countersOf(id uint32) []headgateTargetCounters {
+	return m.counters.elements[int(id)*m.cpus:][:m.cpus]
 }
 
 func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetCounters) Reading {
@@ -390,15 +342,15 @@ func reading(st *headgateTargetState, co *headgateCohort, cpus []headgateTargetC
 }
 
 // Histogram adds up, over all CPUs, what a target has measured of a signal
-// since it was first protected. Count and Sum are left alone.
+// since it was first protected. Count and Sum are left alone. While
+// [Reading.Samples] is what it was there is nothing new.
 func (g *Gate) Histogram(id uint32, s Signal, h *rtt.Histogram) error {
-	var cpus []headgateHistogram
-	if err := g.maps[headgateMapHistograms].Lookup(id*uint32(signals)+uint32(s), &cpus); err != nil {
+	if err := g.maps[headgateMapHistograms].Lookup(id*uint32(signals)+uint32(s), &g.histogram); err != nil {
 		return fmt.Errorf("read histogram: %w", err)
 	}
 	h.Bucket = [rtt.Buckets]uint32{}
-	for i := range cpus {
-		for b, n := range cpus[i].Bucket {
+	for i := range g.histogram {
+		for b, n := range g.histogram[i].Bucket {
 			h.Bucket[b] += n
 		}
 	}

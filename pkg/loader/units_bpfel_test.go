@@ -40,6 +40,7 @@ const (
 	unitsProgTestPacketIn    = "test_packet_in"
 	unitsProgTestPacketOut   = "test_packet_out"
 	unitsProgTestPacketShown = "test_packet_shown"
+	unitsVarCpus             = "cpus"
 	unitsVarHoldMark         = "hold_mark"
 	unitsVarMostBetween      = "most_between"
 	unitsVarPortsMask        = "ports_mask"
@@ -123,6 +124,7 @@ type unitsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsVariableSpecs struct {
+	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
 	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
@@ -199,6 +201,7 @@ func (m *unitsMaps) Close() error {
 //
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsVariables struct {
+	Cpus        *ebpf.Variable `ebpf:"cpus"`
 	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`

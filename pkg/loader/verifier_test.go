@@ -39,6 +39,10 @@ type programCost struct {
 // through can explode with a harmless edit.
 func TestVerifierCost(t *testing.T) {
 	g := openForTest(t)
+	spec, err := loadHeadgate()
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := verifierCosts{Kernel: kernelSeries(t), Programs: make(map[string]programCost)}
 	for _, name := range slices.Sorted(maps.Keys(g.progs)) {
 		info, err := g.progs[name].Info()
@@ -50,7 +54,7 @@ func TestVerifierCost(t *testing.T) {
 			t.Fatalf("the kernel does not tell what %s cost", name)
 		}
 		jited, _ := info.JitedSize()
-		cost := programCost{Verified: verified, Instructions: uint32(g.spec.Programs[name].Instructions.Size() / 8)}
+		cost := programCost{Verified: verified, Instructions: uint32(spec.Programs[name].Instructions.Size() / 8)}
 		got.Programs[name] = cost
 		t.Logf("%-18s %5d instructions, %5d bytes of machine code, %6d instructions verified",
 			name, cost.Instructions, jited, cost.Verified)

@@ -27,29 +27,26 @@ const schema = 3
 // and ready to use. It is not safe for concurrent use.
 type Histogram struct {
 	sum    float64 // seconds
-	bucket [rtt.Buckets]uint64
+	bucket rtt.Sparse[uint64]
 }
 
 // Add counts the samples of a window.
 func (h *Histogram) Add(w *rtt.Histogram) {
 	h.sum += w.Sum.Seconds()
 	for i, n := range w.Bucket {
-		h.bucket[i] += uint64(n)
+		h.bucket.Add(i, uint64(n))
 	}
 }
 
 // Merge adds what another has counted.
 func (h *Histogram) Merge(o *Histogram) {
 	h.sum += o.sum
-	for i, n := range o.bucket {
-		h.bucket[i] += n
-	}
+	o.bucket.Each(h.bucket.Add)
 }
 
 // Clone returns a copy that later additions leave alone.
 func (h *Histogram) Clone() *Histogram {
-	c := *h
-	return &c
+	return &Histogram{sum: h.sum, bucket: h.bucket.Clone()}
 }
 
 // metric returns the histogram with classic and native buckets. A sample
@@ -60,16 +57,18 @@ func (h *Histogram) metric(desc *prometheus.Desc, labels ...string) (prometheus.
 	native := map[int]int64{}
 	classic := make([]*dto.Bucket, len(bounds))
 	next := 0 // the first bound that is not reached
-	for i, n := range h.bucket {
-		_, hi := rtt.Bounds(i)
+	reach := func(hi time.Duration) {
 		for ; next < len(bounds) && hi > time.Duration(bounds[next]*1e9); next++ {
 			classic[next] = &dto.Bucket{UpperBound: &bounds[next], CumulativeCount: new(count)}
 		}
-		if n > 0 {
-			count += n
-			native[nativeIndex(hi.Seconds())] += int64(n)
-		}
 	}
+	h.bucket.Each(func(i int, n uint64) {
+		_, hi := rtt.Bounds(i)
+		reach(hi)
+		count += n
+		native[nativeIndex(hi.Seconds())] += int64(n)
+	})
+	reach(math.MaxInt64)
 	m, err := prometheus.NewConstNativeHistogram(desc, count, h.sum, native, nil, 0, schema,
 		prometheus.DefNativeHistogramZeroThreshold, time.Time{}, labels...)
 	return histogramMetric{m, classic}, err

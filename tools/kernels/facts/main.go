@@ -143,11 +143,7 @@ func (s *site) connections() ([]fact, error) {
 			return nil, err
 		}
 	}
-	readings, err := s.gate.Read()
-	if err != nil {
-		return nil, err
-	}
-	r := readings[0]
+	r := s.gate.Reading(0)
 	older := s.has(loader.CanAdopt, "counted")
 	if r.Unadoptable != 0 {
 		older = "counted; that they end is seen when the application closes them, or a second later"

@@ -1,0 +1,66 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// memory is an array that this process and the programs have in common: what one
+// writes the other sees at once, word by word. Who needs several words of an
+// element as they were at one time copies it.
+type memory[V any] struct {
+	elements []V // with the layout of C, and no pointers
+	mapped   []byte
+}
+
+func openMemory[V any](m *ebpf.Map) (memory[V], error) {
+	var v V
+	if m.ValueSize() != uint32(unsafe.Sizeof(v)) || unsafe.Sizeof(v)%8 != 0 {
+		return memory[V]{}, fmt.Errorf("map %s: elements of %d bytes, not %d", m, m.ValueSize(), unsafe.Sizeof(v))
+	}
+	n := int(m.MaxEntries())
+	mapped, err := unix.Mmap(m.FD(), 0, n*int(unsafe.Sizeof(v)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return memory[V]{}, fmt.Errorf("map %s: mmap: %w", m, err)
+	}
+	return memory[V]{unsafe.Slice((*V)(unsafe.Pointer(unsafe.SliceData(mapped))), n), mapped}, nil
+}
+
+func (m *memory[V]) close() error {
+	if m.mapped == nil {
+		return nil
+	}
+	mapped := m.mapped
+	*m = memory[V]{}
+	return unix.Munmap(mapped)
+}
+
+// memories are what is read and written of all targets in each window.
+type memories struct {
+	confs    memory[headgateTargetConf]
+	states   memory[headgateTargetState]
+	cohorts  memory[headgateCohort]
+	counters memory[headgateTargetCounters] // cpus for each target
+	cpus     int
+
+	tallies memory[headgateTally] // by a recount
+}
+
+func openMemories(maps map[string]*ebpf.Map) (m memories, err error) {
+	var errs [5]error
+	m.confs, errs[0] = openMemory[headgateTargetConf](maps[headgateMapConfs])
+	m.states, errs[1] = openMemory[headgateTargetState](maps[headgateMapStates])
+	m.cohorts, errs[2] = openMemory[headgateCohort](maps[headgateMapCohorts])
+	m.counters, errs[3] = openMemory[headgateTargetCounters](maps[headgateMapCounters])
+	m.tallies, errs[4] = openMemory[headgateTally](maps[headgateMapTallies])
+	m.cpus = ebpf.MustPossibleCPU()
+	return m, errors.Join(errs[:]...)
+}
+
+func (m *memories) close() error {
+	return errors.Join(m.confs.close(), m.states.close(), m.cohorts.close(), m.counters.close(), m.tallies.close())
+}
