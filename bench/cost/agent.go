@@ -18,6 +18,7 @@ type AgentCost struct {
 	Targets   int     `json:"targets"`
 	CPU       float64 `json:"cpu_of_a_core"` // 0.02 is 2 % of one core
 	ResidentM float64 `json:"resident_mib"`
+	MapsM     float64 `json:"maps_mib"` // what the kernel has of it, beside that
 	CPUGoal   float64 `json:"cpu_goal,omitempty"`
 	RSSGoal   float64 `json:"resident_goal_mib,omitempty"`
 }
@@ -30,9 +31,12 @@ func (b *bench) agents(ctx context.Context, r *Report) error {
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "headgate")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/agent").CombinedOutput(); err != nil {
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, out)
 	}
+	r.Agents = nil
 	for _, n := range []int{1, 100, 1000} {
 		c, err := b.agentWith(ctx, program, dir, n)
 		if err != nil {
@@ -41,7 +45,7 @@ func (b *bench) agents(ctx context.Context, r *Report) error {
 		if n == 1000 {
 			c.CPUGoal, c.RSSGoal = 0.02, 40
 		}
-		fmt.Fprintf(os.Stderr, "  %d targets: %.1f %% of a core, %.0f MiB\n", c.Targets, 100*c.CPU, c.ResidentM)
+		fmt.Fprintf(os.Stderr, "  %d targets: %.1f %% of a core, %.0f MiB, and maps of %.0f MiB\n", c.Targets, 100*c.CPU, c.ResidentM, c.MapsM)
 		r.Agents = append(r.Agents, c)
 	}
 	return nil
@@ -76,14 +80,48 @@ func (b *bench) agentWith(ctx context.Context, program, dir string, targets int)
 	if at, err = cpuTime(cmd.Process.Pid); err != nil {
 		return c, err
 	}
-	time.Sleep(10 * b.phase)
+	time.Sleep(30 * b.phase) // the clock of a process has ticks of 10 ms
 	end, err := cpuTime(cmd.Process.Pid)
 	if err != nil {
 		return c, err
 	}
 	c.CPU = (end - at).Seconds() / time.Since(begin).Seconds()
-	c.ResidentM, err = resident(cmd.Process.Pid)
+	if c.ResidentM, err = resident(cmd.Process.Pid); err != nil {
+		return c, err
+	}
+	c.MapsM, err = mapMemory(cmd.Process.Pid)
 	return c, err
+}
+
+// mapMemory is what the kernel says that the maps of a process take, in MiB.
+func mapMemory(pid int) (float64, error) {
+	dir := fmt.Sprintf("/proc/%d/fdinfo", pid)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	taken := make(map[string]float64) // by the map's ID
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		fields := make(map[string]string)
+		for line := range strings.Lines(string(text)) {
+			name, value, _ := strings.Cut(line, ":")
+			fields[name] = strings.TrimSpace(value)
+		}
+		if id := fields["map_id"]; id != "" {
+			if taken[id], err = strconv.ParseFloat(fields["memlock"], 64); err != nil {
+				return 0, fmt.Errorf("map %s: %w", id, err)
+			}
+		}
+	}
+	var sum float64
+	for _, bytes := range taken {
+		sum += bytes
+	}
+	return sum / (1 << 20), nil
 }
 
 // cpuTime is what a process has used, of user and system, see proc(5).

@@ -44,7 +44,7 @@ func (b *bench) churn(ctx context.Context, r *Report) (err error) {
 		return err
 	}
 	control, err := b.noise(ctx, name, measure)
-	r.Ratios = append(r.Ratios, subject, other, control)
+	r.put(subject, other, control)
 	return err
 }
 

@@ -58,7 +58,7 @@ func (b *bench) keepAlive(ctx context.Context, r *Report) (err error) {
 		return err
 	}
 	control, err := b.noise(ctx, name, measure)
-	r.Ratios = append(r.Ratios, subject, other, control)
+	r.put(subject, other, control)
 	return err
 }
 
@@ -90,7 +90,7 @@ func (b *bench) refusal(ctx context.Context, r *Report) error {
 		return err
 	}
 	other, err := b.compare("refusals/s, nft reject / closed port", 0, refused(port+2), refused(port+1))
-	r.Ratios = append(r.Ratios, ratio, other)
+	r.put(ratio, other)
 	return errors.Join(err, lower())
 }
 

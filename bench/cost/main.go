@@ -3,7 +3,7 @@
 // to a JSON file, and a table to standard output. It needs root, makes its own
 // network namespaces and ends what it starts.
 //
-//	go run ./bench/cost [-short] [-o bench/results/cost.json]
+//	go run ./bench/cost [-short] [-only programs,churn,kept-alive,refusal,agent] [-o bench/results/cost.json]
 package main
 
 import (
@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -36,11 +38,12 @@ func main() {
 		return
 	}
 	short := flag.Bool("short", false, "fewer pairs: under a minute, for a first look")
+	only := flag.String("only", "", "`parts` to measure, with commas: programs, churn, kept-alive, refusal, agent; the results of the others are kept")
 	out := flag.String("o", "bench/results/cost.json", "`file` for the results")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx, *short, *out)
+	err := run(ctx, *short, *only, *out)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -57,7 +60,31 @@ type Report struct {
 	Agents []AgentCost `json:"agents"`
 }
 
-func run(ctx context.Context, short bool, out string) (err error) {
+// part is one of those that can be measured by themselves.
+type part struct {
+	name, what string
+	run        func(*bench, context.Context, *Report) error
+}
+
+var parts = []part{
+	{"programs", "time of each program", (*bench).programs},
+	{"churn", "connect and close", (*bench).churn},
+	{"kept-alive", "requests on kept-alive connections", (*bench).keepAlive},
+	{"refusal", "time to a refusal", (*bench).refusal},
+	{"agent", "the agent itself", (*bench).agents},
+}
+
+func run(ctx context.Context, short bool, only, out string) (err error) {
+	var r Report
+	chosen, err := choose(only)
+	if err != nil {
+		return err
+	}
+	if only != "" {
+		if err := report.Read(out, &r); err != nil {
+			return err
+		}
+	}
 	b := bench{pairs: 24, phase: 500 * time.Millisecond}
 	if short {
 		b.pairs, b.phase = 6, 300*time.Millisecond
@@ -75,26 +102,43 @@ func run(ctx context.Context, short bool, out string) (err error) {
 	defer func() { err = errors.Join(err, unmount()) }()
 	b.state = filepath.Join(bpffs, "state")
 
-	r := Report{Machine: report.ThisMachine("HAProxy", "nft", "nginx")}
-	for _, m := range []struct {
-		name string
-		run  func(context.Context, *Report) error
-	}{
-		{"time of each program", b.programs},
-		{"connect and close", b.churn},
-		{"requests on kept-alive connections", b.keepAlive},
-		{"time to a refusal", b.refusal},
-		{"the agent itself", b.agents},
-	} {
-		fmt.Fprintf(os.Stderr, "measuring: %s\n", m.name)
-		if err := m.run(ctx, &r); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+	r.Machine = report.ThisMachine("HAProxy", "nft", "nginx")
+	for _, p := range chosen {
+		fmt.Fprintf(os.Stderr, "measuring: %s\n", p.what)
+		if err := p.run(&b, ctx, &r); err != nil {
+			return fmt.Errorf("%s: %w", p.what, err)
 		}
 	}
 	if err := report.Write(out, r); err != nil {
 		return err
 	}
 	return r.table(os.Stdout)
+}
+
+func choose(names string) ([]part, error) {
+	if names == "" {
+		return parts, nil
+	}
+	var chosen []part
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("-only %s: no such part", name)
+		}
+		chosen = append(chosen, parts[i])
+	}
+	return chosen, nil
+}
+
+// put adds ratios; one that was measured before goes.
+func (r *Report) put(ratios ...Ratio) {
+	for _, q := range ratios {
+		if i := slices.IndexFunc(r.Ratios, func(old Ratio) bool { return old.Name == q.Name }); i >= 0 {
+			r.Ratios[i] = q
+		} else {
+			r.Ratios = append(r.Ratios, q)
+		}
+	}
 }
 
 func (r Report) table(w io.Writer) error {
@@ -109,13 +153,13 @@ func (r Report) table(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%.3f\t%.3f to %.3f\t%d\t%s\n", q.Name, q.Median, q.Lower, q.Upper, q.Pairs, goal(q.Goal, ">= %.2f"))
 	}
 	fmt.Fprintf(t, "\t\t\t\t\n")
-	fmt.Fprintf(t, "agent with targets\tof a core\tresident\t\tgoals\n")
+	fmt.Fprintf(t, "agent with targets\tof a core\tresident\tmaps\tgoals\n")
 	for _, a := range r.Agents {
 		goals := ""
 		if a.CPUGoal > 0 {
 			goals = fmt.Sprintf("<= %.0f %%, <= %.0f MiB", 100*a.CPUGoal, a.RSSGoal)
 		}
-		fmt.Fprintf(t, "%d\t%.1f %%\t%.0f MiB\t\t%s\n", a.Targets, 100*a.CPU, a.ResidentM, goals)
+		fmt.Fprintf(t, "%d\t%.1f %%\t%.0f MiB\t%.0f MiB\t%s\n", a.Targets, 100*a.CPU, a.ResidentM, a.MapsM, goals)
 	}
 	return t.Flush()
 }

@@ -37,6 +37,7 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 	}
 	defer srv.Stop()
 
+	r.Programs = nil
 	refusing := func() error {
 		_, err := b.perSecond(ctx, 2, func() (func() error, func(), error) {
 			return func() error { return refusedOnce(b.srv.Addr4, port) }, func() {}, nil
