@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -297,6 +298,44 @@ func TestFloodTrimsOvershoot(t *testing.T) {
 		t.Errorf("%v; %d ended, before %d", again, target(a).TrimmedTotal, trimmed)
 	}
 	c.close()
+	k.empty(t, a)
+}
+
+// With SYN cookies for all the kernel asks once more when a stranger's handshake
+// is complete, and there is no overshoot that would have to be ended.
+func TestFloodIsExactWithCookies(t *testing.T) {
+	const strangers = 200
+	r, to := newFarFloodRig(t, 100*time.Millisecond)
+	if err := r.srv.Sysctl("net.ipv4.tcp_syncookies", "2"); err != nil {
+		t.Fatal(err)
+	}
+	a := protect(t, r.srv, floodLimit)
+	k := keep(t, r.srv, "tcp", ":8080")
+	stop := r.flood(t, 2000)
+	defer stop()
+	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
+	peak := watchPeak(t)
+	first := newCrowd(t, r.cli, to, strangers)
+	first.wait(t, patience)
+	await(t, "all are in, or refused", func() (any, bool) {
+		st := target(a)
+		return st, st.InFlight > floodLimit/2 && st.Pending == 0
+	})
+	// Now they are known, and nothing that the first have taken is lost.
+	again := newCrowd(t, r.cli, to, strangers)
+	again.wait(t, patience)
+	await(t, "as many as may be", func() (any, bool) {
+		st, n := target(a), connections(t, r.srv, port)
+		return fmt.Sprint(n, " ", st), n == floodLimit && st.InFlight == floodLimit
+	})
+	most, st := peak(), target(a)
+	t.Logf("%v; %v; at most %d in flight, %d ended", first, again, most, st.TrimmedTotal)
+	// Two CPUs may ask at the same time, of the last slot.
+	if most > floodLimit+runtime.NumCPU()-1 || !st.Flood {
+		t.Errorf("at most %d were in flight, want %d; %+v", most, floodLimit, st)
+	}
+	first.close()
+	again.close()
 	k.empty(t, a)
 }
 
