@@ -45,16 +45,17 @@ func inShell(c *lab.Cmd, script, arg string) {
 // anything is.
 func unmounted(dir string) func(*lab.Cmd) {
 	return func(c *lab.Cmd) {
-		inShell(c, `while mountpoint -q "$0"; do umount -l "$0" || exit; done; exec "$@"`, dir)
+		inShell(c, `while grep -q " $0 " /proc/self/mountinfo; do umount -l "$0" || exit; done; exec "$@"`, dir)
 	}
 }
 
 // unprivileged runs the command as nobody, on a BPF file system of its own,
-// and says what it leaves there.
+// and says what it leaves there. By its path: a shell may have a setpriv of its own
+// that can do less.
 func unprivileged(mode string) func(*lab.Cmd) {
 	return func(c *lab.Cmd) {
 		inShell(c, `mount -t bpf -o mode="$0" bpf /sys/fs/bpf &&
-			setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+			/usr/bin/setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
 			code=$?
 			echo "left: $(ls /sys/fs/bpf | grep headgate)."
 			exit $code`, mode)
