@@ -48,6 +48,7 @@ func TestChurn(t *testing.T) {
 	a := protect(t, srv, 1000)
 	neverDrifts(t, a)
 	s := startChurnServer(t, srv)
+	before := opened(t, srv)
 	begin := time.Now()
 	for round := range churnRounds {
 		var group sync.WaitGroup
@@ -91,10 +92,16 @@ func TestChurn(t *testing.T) {
 	}
 	awaitInFlight(t, a, 0)
 	st := target(a)
+	// Where a machine is slow, the reset of a client that aborts may come before
+	// what completes its handshake: then there was no connection.
 	const all = churnWorkers * churnEach * churnRounds
-	if st.AdmittedTotal != all || st.FinishedTotal != all || st.RejectedTotal.Limit != 0 {
+	made := opened(t, srv) - before
+	if st.AdmittedTotal != made || st.FinishedTotal != made || st.RejectedTotal.Limit != 0 {
 		t.Errorf("%d admitted, %d finished, %d rejected; want %d, %d, 0",
-			st.AdmittedTotal, st.FinishedTotal, st.RejectedTotal.Limit, all, all)
+			st.AdmittedTotal, st.FinishedTotal, st.RejectedTotal.Limit, made, made)
+	}
+	if made != all && lab.Allow(time.Second) == time.Second {
+		t.Errorf("%d connections were made, want %d", made, all)
 	}
 	if n := connections(t, srv, port); n != 0 {
 		t.Errorf("the kernel has %d connections when all are closed", n)

@@ -53,7 +53,7 @@ func TestRequestsOverBadNetwork(t *testing.T) {
 	await(t, "all are connected", func() (any, bool) { st := target(ag); return st, st.Connections == clients })
 	bad.Store(true)
 	began := time.Now()
-	got := a.drive(conns, time.Minute)
+	got := a.drive(conns, lab.Allow(time.Minute))
 	bad.Store(false)
 	got.check(t)
 	t.Logf("%d answers in %v; %d packets lost, %d late, %d doubled; sent again: %d segments by the clients, %d by the server",
