@@ -139,13 +139,6 @@ func (g *Gate) ReleaseNetns(cookie uint64) error {
 	return nil
 }
 
-// ofNetns are the programs of which each network namespace has a copy.
-var ofNetns = map[string]bool{
-	headgateProgHeadgateLookup: true,
-	headgateProgHeadgateArrive: true,
-	headgateProgHeadgateClaim:  true,
-}
-
 // loadFor loads a copy of a program for a network namespace.
 func (g *Gate) loadFor(ns *scope.Netns, name string) (*ebpf.Program, error) {
 	return g.load(name, func(spec *ebpf.CollectionSpec) error {

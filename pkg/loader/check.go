@@ -123,7 +123,11 @@ func (g *Gate) repairPins() (what string, err error) {
 
 // pinLayout makes the note of what the maps contain.
 func (g *Gate) pinLayout(path string) error {
-	m, err := newLayout(g.spec)
+	spec, err := g.embedded()
+	if err != nil {
+		return err
+	}
+	m, err := newLayout(spec)
 	if err != nil {
 		return err
 	}

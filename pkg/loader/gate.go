@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"strings"
 
@@ -49,7 +48,7 @@ const napiBudget = 64
 type Gate struct {
 	log    *slog.Logger
 	state  *stateDir
-	spec   *ebpf.CollectionSpec // after Open, of the programs only those of namespaces
+	spec   *ebpf.CollectionSpec // nil after Open, see embedded
 	maps   map[string]*ebpf.Map
 	progs  map[string]*ebpf.Program
 	able   map[Capability]bool
@@ -106,7 +105,7 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := g.loadPrograms(); err != nil {
 		return nil, explain(err)
 	}
-	maps.DeleteFunc(g.spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !ofNetns[name] })
+	g.spec = nil
 	if g.memories, err = openMemories(g.maps); err != nil {
 		return nil, err
 	}
@@ -165,10 +164,27 @@ func (g *Gate) loadPrograms() error {
 	return nil
 }
 
+// embedded returns what programs and maps are made of: megabytes, for a namespace
+// that is new now and then. So it is not kept after the start.
+func (g *Gate) embedded() (*ebpf.CollectionSpec, error) {
+	if g.spec != nil {
+		return g.spec, nil
+	}
+	spec, err := loadHeadgate()
+	if err != nil {
+		return nil, fmt.Errorf("embedded programs: %w", err)
+	}
+	return spec, nil
+}
+
 // load loads one program onto the shared maps; set sets its constants.
 func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Program, error) {
-	one := *g.spec
-	one.Programs = map[string]*ebpf.ProgramSpec{name: g.spec.Programs[name]}
+	all, err := g.embedded()
+	if err != nil {
+		return nil, err
+	}
+	one := *all
+	one.Programs = map[string]*ebpf.ProgramSpec{name: all.Programs[name]}
 	spec := one.Copy()
 	if v := spec.Variables["most_between"]; v != nil {
 		if err := v.Set(uint32(napiBudget * ebpf.MustPossibleCPU())); err != nil {

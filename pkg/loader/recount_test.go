@@ -62,9 +62,6 @@ func TestAdoptBlind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g.spec, err = loadHeadgate(); err != nil {
-		t.Fatal(err)
-	}
 	blind, err := g.load(headgateProgHeadgateAdopt, func(spec *ebpf.CollectionSpec) error {
 		return spec.Variables["adopt_blind"].Set(true)
 	})
