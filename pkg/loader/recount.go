@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -144,21 +145,26 @@ func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
 
 // misses says whether a namespace may have connections that are to be counted and
 // are not.
-func (g *Gate) misses(ns *scope.Netns) bool {
+func (g *Gate) misses(ns *scope.Netns) (some bool) {
+	ids := make(map[uint16]uint32)
+	first, last := uint16(math.MaxUint16), uint16(0)
 	for key, id := range g.ids {
-		if key.Netns != ns.Cookie() {
-			continue
-		}
-		var clients []netip.Addr
-		err := ns.Do(func() (err error) {
-			clients, err = scope.NotStored(g.maps[headgateMapConns].FD(), key.Port)
-			return err
-		})
-		if err != nil || slices.ContainsFunc(clients, func(a netip.Addr) bool { return !g.exempts(id, a) }) {
-			return true
+		if key.Netns == ns.Cookie() {
+			ids[key.Port] = id
+			first, last = min(first, key.Port), max(last, key.Port)
 		}
 	}
-	return false
+	if len(ids) == 0 {
+		return false
+	}
+	err := ns.Do(func() error {
+		return scope.NotStored(g.maps[headgateMapConns].FD(), first, last, func(port uint16, client netip.Addr) (more bool) {
+			id, ours := ids[port]
+			some = ours && !g.exempts(id, client)
+			return !some
+		})
+	})
+	return some || err != nil
 }
 
 // Settle ends the requests that nobody else ends, see [Reading].

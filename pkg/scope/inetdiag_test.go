@@ -112,8 +112,8 @@ func TestParseStored(t *testing.T) {
 		{"mapped", client(unix.AF_INET6, "::ffff:192.0.2.1", other), "::ffff:192.0.2.1", false, false},
 		{"of another map", client(unix.AF_INET6, "2001:db8::1", attribute(inetDiagSkBPFStorages, nil)), "2001:db8::1", false, false},
 	} {
-		got, stored, err := parseStored(tt.msg)
-		if (err != nil) != tt.bad || err == nil && (got.String() != tt.client || stored != tt.stored) {
+		port, got, stored, err := parseStored(tt.msg)
+		if (err != nil) != tt.bad || err == nil && (port != 8080 || got.String() != tt.client || stored != tt.stored) {
 			t.Errorf("%s: %v, %v, %v", tt.name, got, stored, err)
 		}
 	}
