@@ -47,7 +47,7 @@ func parse() (o options) {
 	flag.StringVar(&o.packages, "package", ".", "run the tests only of packages that match this `expression`; ^$ for none")
 	flag.StringVar(&o.tests, "run", "", "run these `tests`, as go test -run, instead of those chosen for guests")
 	flag.StringVar(&o.table, "table", "", "write what each kernel has into this `document`")
-	flag.DurationVar(&o.limit, "timeout", 30*time.Minute, "most that one kernel may take")
+	flag.DurationVar(&o.limit, "timeout", time.Hour, "most that one kernel may take")
 	flag.Parse()
 	return o
 }

@@ -36,7 +36,7 @@ var suites = []suite{
 		// second, and that is not what a guest is for; or they are about programs
 		// that a guest has not.
 		skip: "Overload|ServiceTime|Cost|FloodKeepsNobodyOut|ClassesUnderLoad|Postgres|Redis|Servers|Nginx|Prometheus|Page|Paced(Auto|Rates|WarmUp)|" +
-			"TestRequestLimit|FieldStaleEntries|HeldChurn|killed_and_started_again",
+			"TestRequestLimit|RequestChurn|RequestsWithoutAgent/killed|FieldStaleEntries|HeldChurn|killed_and_started_again",
 		core: "^(TestClientReset|TestFieldRestart|TestFieldLoopback)$",
 	},
 }
@@ -67,7 +67,7 @@ func (b builder) jobs(ctx context.Context, c choice) ([]job, error) {
 	}
 	jobs := []job{facts, agent}
 	for _, s := range suites {
-		args := "-test.v -test.timeout 30m"
+		args := "-test.v -test.timeout 60m"
 		switch {
 		case c.tests != "":
 			args += fmt.Sprintf(" -test.run '%s'", c.tests)
