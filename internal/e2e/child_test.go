@@ -11,6 +11,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,9 +26,10 @@ const childVerb = "e2e-agent"
 
 // childSpec is its second one.
 type childSpec struct {
-	State  string
-	Limit  int
-	Cgroup cgroupLayout
+	State    string
+	Limit    int
+	Requests bool // are limited, and wait; else connections, which are refused
+	Cgroup   cgroupLayout
 }
 
 // cgroupLayout says which cgroup2 hierarchy the process sees.
@@ -73,8 +75,15 @@ func childStart(text []byte) (*agent.Agent, error) {
 	if err := spec.Cgroup.mount(); err != nil {
 		return nil, fmt.Errorf("make the cgroup layout %q: %w", spec.Cgroup, err)
 	}
-	cfg := configFor(&lab.Host{}, port, fixed(spec.Limit))
+	set := fixed
+	if spec.Requests {
+		set = requests
+	}
+	cfg := configFor(&lab.Host{}, port, set(spec.Limit))
 	cfg.State = spec.State
+	if spec.Requests { // as startHolding does
+		cfg.Window = 20 * time.Millisecond
+	}
 	cfg.Rules[0].Scope = config.Scope{}
 	return agent.Start(cfg, "test", slog.New(slog.NewTextHandler(os.Stderr, nil)))
 }
