@@ -156,6 +156,7 @@ static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct con
 	c->arrived_end = c->in_end = c->in_end + len - header;
 	c->flags = CONN_SPOKE | CONN_UNSEEN;
 	c->asked = c->opened;
+	conn_heard(c, c->opened);
 	if (!c->per_request)
 		return;
 	admit_freely(c->target, conf, st, &o);

@@ -98,6 +98,8 @@ static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, st
 	if (!parse_segment(skb, &s) || !s.len || !goes_on(&s, r, c->in_end))
 		return;
 	c->in_end = s.seq + s.len;
+	if (c->untouched)
+		conn_heard(c, bpf_ktime_get_ns());
 	if (c->per_request) {
 		enum verdict v = ADMIT;
 
@@ -232,8 +234,7 @@ static __always_inline void packet_out(struct __sk_buff *skb)
 	if (!c || !parse_segment(skb, &s) || !s.len || !after(s.seq + s.len, c->out_end))
 		return;
 	c->out_end = s.seq + s.len;
-	if (!(c->flags & CONN_SPOKE))
-		conn_touched(c);
+	conn_touched(c);
 	output(skb, c, &s);
 	if (c->answering)
 		request_outputs(skb, sk, c);

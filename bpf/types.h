@@ -299,6 +299,7 @@ struct conn {
 
 	__u32 trimmed;     /* 1: it came over the limit in flood mode, and is to be ended */
 	__u32 untouched;   /* 1: with TARGET_ACCEPT, and the application has not read or written yet */
+	__u64 heard;       /* then: when the client's first payload came, ns; 0: none has */
 };
 
 /*

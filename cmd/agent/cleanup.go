@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
+	"headgate/pkg/loader"
 )
 
 func newCleanupCmd() *cobra.Command {
@@ -26,6 +28,10 @@ refused while an agent runs.`,
 			}
 			n, err := agent.CleanUp(dir, slog.New(slog.DiscardHandler))
 			if err != nil {
+				return err
+			}
+			if n == 0 && errors.Is(loader.CheckState(dir), loader.ErrNotBPFFS) {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is on no BPF file system here, so nothing is attached from it; if the agent ran with other mounts (a container, ip netns exec), run this where it did\n", dir)
 				return err
 			}
 			if n == 0 {

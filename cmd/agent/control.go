@@ -18,7 +18,8 @@ import (
 // targetHelp says how a command's argument names targets.
 const targetHelp = `
 A target is PORT, where only one scope has that port protected, SCOPE/PORT
-(host/8080, netns:blue/8080), or the NAME of a rule, for all of its ports.`
+(host/8080, netns:blue/8080), NAME:PORT of a rule, or its NAME for all of its
+ports.`
 
 // telling are the flags of a command that tells a running agent to do something.
 type telling struct{ socket string }
@@ -210,6 +211,7 @@ func listExempt(out io.Writer, targets []status.Target, asJSON bool) error {
 
 func newExemptChangeCmd(verb, short string, remove bool) *cobra.Command {
 	var tell telling
+	r := control.Exempt{Remove: remove}
 	cmd := &cobra.Command{
 		Use:   verb + " CIDR [TARGET]",
 		Short: short,
@@ -230,7 +232,7 @@ fd00::/8, or a single address.
 			if _, err := config.ParseNetwork(args[0]); err != nil {
 				return usageError{err}
 			}
-			r := control.Exempt{Network: args[0], Remove: remove}
+			r.Network = args[0]
 			if len(args) == 2 {
 				r.Target = args[1]
 			}
@@ -250,6 +252,9 @@ fd00::/8, or a single address.
 		},
 	}
 	tell.register(cmd)
+	if !remove {
+		cmd.Flags().BoolVar(&r.Force, "force", false, "allow a network that exempts everybody")
+	}
 	return cmd
 }
 

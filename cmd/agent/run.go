@@ -16,6 +16,7 @@ import (
 	"headgate/pkg/api"
 	"headgate/pkg/config"
 	"headgate/pkg/control"
+	"headgate/pkg/loader"
 	"headgate/pkg/privilege"
 	"headgate/pkg/watch"
 )
@@ -68,11 +69,11 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 	}
 	server, err := api.Listen(cfg)
 	if err != nil {
-		return err
+		return errors.Join(loader.InUse(cfg.State), err)
 	}
 	socket, err := listenSocket(cfg, log)
 	if err != nil {
-		return errors.Join(err, server.Close())
+		return errors.Join(loader.InUse(cfg.State), err, server.Close())
 	}
 	a, err := agent.Start(cfg, version, log)
 	if err != nil {

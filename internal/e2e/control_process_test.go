@@ -171,6 +171,9 @@ rules:
 	held.Close()
 	admitted(3)
 	c.fails(t, 1, "is not one of the networks", "exempt", "del", client, "8080")
+	c.fails(t, 1, "0.0.0.0/0 exempts everybody; --force if that is meant", "exempt", "add", "0.0.0.0/0")
+	c.says(t, "::/0 is exempt", "exempt", "add", "::/0", "--force")
+	c.says(t, "::/0 is counted", "exempt", "del", "::/0")
 	c.fails(t, 2, "the network is 10.0.0.0/8", "exempt", "add", "10.0.0.1/8")
 
 	// A file that is wrong: the error is that of check, and nothing changes.

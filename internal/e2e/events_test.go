@@ -182,4 +182,11 @@ func TestChangesAreTold(t *testing.T) {
 	cfg.Window = 20 * time.Millisecond
 	change(a.Reload(func() (*config.Config, error) { return cfg, nil }))
 	told(events.Reload, true, "the configuration is reloaded, with 1 targets")
+	next := configFor(srv, port, fixed(7))
+	next.Window = cfg.Window
+	change(a.Reload(func() (*config.Config, error) { return next, nil }))
+	told(events.LimitChange, true, "limit 5 -> 7: the rule has changed")
+	if c := target(a).LastChange; c.Reason != "the rule has changed" {
+		t.Errorf("the last change is that %s", c.Reason)
+	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,6 +28,9 @@ func TestAcceptWait(t *testing.T) {
 		pause     time.Duration // of the server before each accept
 		greets    bool          // the server speaks first
 		leisure   time.Duration // of the client between handshake and request
+		request   string        // its first piece
+		pieces    int           // of the request, each 15 ms after the one before
+		multipath bool          // TCP of the client
 		work      time.Duration // of the server after it has read
 		longest   time.Duration // of a wait, where it is not what the two saw
 		addresses func(srv *lab.Host) netip.Addr
@@ -34,6 +38,9 @@ func TestAcceptWait(t *testing.T) {
 		{name: "one after the other", pause: 20 * time.Millisecond, addresses: four},
 		{name: "IPv6", pause: 20 * time.Millisecond, addresses: six},
 		{name: "server speaks first", pause: 20 * time.Millisecond, greets: true, addresses: four},
+		{name: "in pieces", pause: 20 * time.Millisecond, pieces: 20, addresses: four},
+		{name: "Multipath TCP", pause: 20 * time.Millisecond, multipath: true, addresses: four},
+		{name: "TLS at leisure", leisure: 400 * time.Millisecond, request: "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", longest: 100 * time.Millisecond, addresses: four},
 		{name: "clients at leisure", leisure: 400 * time.Millisecond, longest: 100 * time.Millisecond, addresses: four},
 		{name: "slow work", work: 400 * time.Millisecond, longest: 100 * time.Millisecond, addresses: six},
 	} {
@@ -77,8 +84,10 @@ func TestAcceptWait(t *testing.T) {
 			for range clients {
 				all.Go(func() {
 					var c net.Conn
+					d := new(net.Dialer)
+					d.SetMultipathTCP(test.multipath)
 					err := cli.Do(func() (err error) {
-						c, err = net.Dial("tcp", netip.AddrPortFrom(test.addresses(srv), port).String())
+						c, err = d.Dial("tcp", netip.AddrPortFrom(test.addresses(srv), port).String())
 						return err
 					})
 					if err != nil {
@@ -91,6 +100,10 @@ func TestAcceptWait(t *testing.T) {
 					mu.Unlock()
 					if !test.greets {
 						time.Sleep(test.leisure)
+						_, _ = c.Write([]byte(cmp.Or(test.request, "?")))
+					}
+					for range test.pieces {
+						time.Sleep(15 * time.Millisecond)
 						_, _ = c.Write([]byte("?"))
 					}
 					_, _ = c.Read(make([]byte, 1))

@@ -20,6 +20,9 @@ func (a *Agent) SetExempt(r control.Exempt) (control.Answer, error) {
 	if err != nil {
 		return control.Answer{}, fmt.Errorf("%w: %w", control.ErrInvalid, err)
 	}
+	if network.Bits() == 0 && !r.Remove && !r.Force {
+		return control.Answer{}, fmt.Errorf("%w: %v exempts everybody; --force if that is meant", control.ErrForce, network)
+	}
 	a.applying.Lock() // no namespace is closed meanwhile
 	defer a.applying.Unlock()
 	if a.ended {

@@ -10,7 +10,7 @@ import (
 // Lacking says what a rule needs that the kernel cannot do; nil if there is
 // nothing.
 func Lacking(r *config.Rule, able map[loader.Capability]bool) error {
-	follows := r.Signal == config.SignalService && r.Limit.Algorithm != "fixed"
+	follows := (r.Signal == config.SignalService || r.Signal == config.SignalAccept) && r.Limit.Algorithm != "fixed"
 	switch {
 	case r.NeedsIngress() && !able[loader.CanHold]:
 		return fmt.Errorf("rule %s: this kernel cannot hold arrivals on their devices (%s), which unit: request, hold, pace with a max_wait and reject: drop need", r.Name, loader.CanHold)

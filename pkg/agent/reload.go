@@ -37,7 +37,7 @@ func (a *Agent) Reload(load func() (*config.Config, error)) error {
 		err = a.applyFound(cfg, settleReload)
 	}
 	if errors.Is(err, unix.EPERM) {
-		err = fmt.Errorf("%w (an agent that runs has given up the rights that no rule needed as it started: restart it, with --keep to keep the counts)", err)
+		err = fmt.Errorf("%w (an agent that runs has given up the rights that no rule needed as it started: restart it; the counts stay if it runs with --keep)", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,7 +65,7 @@ func (a *Agent) changeable(cfg *config.Config) error {
 		{"socket_group", a.cfg.SocketGroup, cfg.SocketGroup},
 	} {
 		if k.was != k.is {
-			errs = append(errs, fmt.Errorf("%s cannot be changed from %q to %q while the agent runs: restart it, with --keep to keep the counts", k.key, k.was, k.is))
+			errs = append(errs, fmt.Errorf("%s cannot be changed from %q to %q while the agent runs: restart it; the counts stay if it runs with --keep", k.key, k.was, k.is))
 		}
 	}
 	return errors.Join(errs...)

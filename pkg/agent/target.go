@@ -201,6 +201,13 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 	if !c.limit {
 		return nil
 	}
+	limit, told := t.decision.Limit, t.told
+	defer func() {
+		t.told = told // so that the change is told of
+		if t.decision.Limit != limit && t.overridden.limit == nil {
+			t.change = change{reason: "the rule has changed", at: now}
+		}
+	}()
 	if same := t.signal == n.signal && t.accept == n.accept && !c.unit; same && controller.Resume(n.algo, t.algo) {
 		t.algo = n.algo
 		t.decision = t.algo.Decide(controller.Tick{Now: now})

@@ -108,7 +108,7 @@ type Rule struct {
 	// round trip time of TCP, which does not see the server's own queue;
 	// connection, the lifetime of a connection, for servers that close after
 	// one exchange; or accept, how long a new connection waits for the
-	// application: from its handshake, or its first request where that comes
+	// application: from its handshake, or its first payload where that comes
 	// later, until the application reads from it (or writes, where the server
 	// speaks first). That suits servers with a worker for each connection, whose
 	// own work takes anything from a moment to a minute: the wait says whether a

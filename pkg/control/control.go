@@ -34,8 +34,8 @@ const (
 
 // Limit sets the limit of a target by hand, or with Clear has it computed again.
 type Limit struct {
-	// Target names it: PORT, the NAME of a rule, or SCOPE/PORT. A name stands
-	// for all ports of the rule, a port for one target.
+	// Target names it: PORT, the NAME of a rule, NAME:PORT, or SCOPE/PORT. A name
+	// stands for all ports of the rule, a port for one target.
 	Target string `json:"target"`
 
 	Limit int  `json:"limit"` // 0 to MaxLimit
@@ -60,6 +60,7 @@ type Exempt struct {
 	Target  string `json:"target,omitempty"` // empty: every one
 	Network string `json:"network"`          // such as 10.0.0.0/8, or an address
 	Remove  bool   `json:"remove,omitempty"`
+	Force   bool   `json:"force,omitempty"` // that everybody is exempt is meant
 }
 
 // Reload has the configuration read again.

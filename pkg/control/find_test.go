@@ -20,6 +20,8 @@ func TestFind(t *testing.T) {
 		"8443":                    {targets[1:2], nil, ""},
 		"shop":                    {targets[:2], nil, ""},
 		"host/8080":               {targets[:1], nil, ""},
+		"shop:8443":               {targets[1:2], nil, ""},
+		"shop:1":                  {nil, ErrUnknown, "protected: cgroup:a/b.service/5432, host/8080, host/8443, host/9000, netns:blue/8080"},
 		"cgroup:a/b.service/5432": {targets[3:4], nil, ""},
 		"8080":                    {[]Name{targets[0], targets[2]}, ErrAmbiguous, "host/8080 or netns:blue/8080"},
 		"443":                     {nil, ErrUnknown, `"443" is neither`}, // a number is a port

@@ -160,6 +160,16 @@ func (e *examination) capabilities() {
 	}
 }
 
+// may says whether this process has a capability; where that is not told, it may.
+func (e *examination) may(capability int) bool {
+	text, err := e.read("proc/self/status")
+	if err != nil {
+		return true
+	}
+	have, ok := effective(text)
+	return !ok || have&(1<<capability) != 0
+}
+
 // effective reads the effective capabilities of proc_pid_status(5).
 func effective(text string) (uint64, bool) {
 	for line := range strings.Lines(text) {
@@ -190,6 +200,8 @@ func (e *examination) jit() {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		e.add("jit", Unseen, "", "whether programs are compiled is told to root only")
+	case errors.Is(err, fs.ErrNotExist) && !e.initialNetns():
+		e.add("jit", Unseen, "", "whether programs are compiled is told in the host's network namespace only")
 	case errors.Is(err, fs.ErrNotExist):
 		e.add("jit", Warning, "use a kernel that was built with CONFIG_BPF_JIT", "this kernel interprets BPF programs, ten times as slowly")
 	case err != nil:
@@ -203,6 +215,13 @@ func (e *examination) jit() {
 		}
 		e.add("jit", OK, "", "BPF programs are compiled")
 	}
+}
+
+// initialNetns says whether the network namespace is the first: only there are
+// the settings of all of them.
+func (e *examination) initialNetns() bool {
+	_, err := os.Stat(filepath.Join(e.Root, "proc/sys/net/core/netdev_budget"))
+	return err == nil
 }
 
 // Full and nearly so.

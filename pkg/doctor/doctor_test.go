@@ -37,6 +37,7 @@ func TestFiles(t *testing.T) {
 		most  = "proc/sys/net/netfilter/nf_conntrack_max"
 		jit   = "proc/sys/net/core/bpf_jit_enable"
 		hard  = "proc/sys/net/core/bpf_jit_harden"
+		first = "proc/sys/net/core/netdev_budget"
 		own   = "proc/self/status"
 	)
 	for _, tt := range []struct {
@@ -54,7 +55,8 @@ func TestFiles(t *testing.T) {
 		{"jit", map[string]string{jit: "1", hard: "1"}, (*examination).jit, OK, "compiled", ""},
 		{"jit off", map[string]string{jit: "0"}, (*examination).jit, Warning, "interpreted", "bpf_jit_enable=1"},
 		{"jit hardened", map[string]string{jit: "1", hard: "2"}, (*examination).jit, Warning, "hardening", "bpf_jit_harden=1"},
-		{"no jit", nil, (*examination).jit, Warning, "interprets", "CONFIG_BPF_JIT"},
+		{"no jit", map[string]string{first: "300"}, (*examination).jit, Warning, "interprets", "CONFIG_BPF_JIT"},
+		{"another namespace", nil, (*examination).jit, Unseen, "the host's network namespace only", ""},
 		{"no btf", nil, (*examination).btf, Trouble, "cannot be loaded", "CONFIG_DEBUG_INFO_BTF"},
 		{"btf", map[string]string{"sys/kernel/btf/vmlinux": ""}, (*examination).btf, OK, "", ""},
 		{"root", map[string]string{own: "Name:\tx\nCapEff:\t000001ffffffffff"}, (*examination).capabilities, OK, "all", ""},

@@ -76,7 +76,7 @@ func (e *examination) devices() {
 	}
 	_, err = link.QueryPrograms(link.QueryOptions{Target: lo.Index, Attach: ebpf.AttachTCXIngress})
 	switch {
-	case errors.Is(err, unix.EPERM):
+	case errors.Is(err, unix.EPERM), err != nil && !e.may(unix.CAP_NET_ADMIN):
 		e.add("devices", Unseen, "run this as root", "whether this kernel has TCX is not told to this user")
 	case err != nil:
 		e.add("devices", OK, "", "no TCX (Linux 6.6 has it): programs on devices are filters of a clsact qdisc")

@@ -54,6 +54,7 @@ type Gate struct {
 	able   map[Capability]bool
 	links  map[string]*attached
 	reads  link.Link // see WatchReads
+	loaded uint64    // when the programs were, CLOCK_MONOTONIC, ns
 	ids    map[TargetKey]uint32
 	nextID uint32 // where a free number is looked for
 	ports  *portTable
@@ -141,6 +142,11 @@ func Check() (map[Capability]bool, error) {
 // loadPrograms loads each program by itself, so that one which this kernel
 // does not take costs only what it is for.
 func (g *Gate) loadPrograms() error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	g.loaded = uint64(now.Nano())
 	for name := range g.spec.Programs {
 		p, err := g.load(name, nil)
 		capability, canDoWithout := optional[name]
@@ -193,6 +199,11 @@ func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Pr
 	}
 	if v := spec.Variables["cpus"]; v != nil {
 		if err := v.Set(uint32(ebpf.MustPossibleCPU())); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	if v := spec.Variables["loaded_at"]; v != nil {
+		if err := v.Set(g.loaded); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}

@@ -65,6 +65,7 @@ type headgateConn struct {
 	Output     uint64
 	Trimmed    uint32
 	Untouched  uint32
+	Heard      uint64
 }
 
 type headgateCorrection struct {
@@ -355,6 +356,7 @@ const (
 	headgateVarAdoptBlind            = "adopt_blind"
 	headgateVarCpus                  = "cpus"
 	headgateVarHoldMark              = "hold_mark"
+	headgateVarLoadedAt              = "loaded_at"
 	headgateVarMostBetween           = "most_between"
 	headgateVarPortsMask             = "ports_mask"
 	headgateVarThisNetns             = "this_netns"
@@ -454,6 +456,7 @@ type headgateVariableSpecs struct {
 	AdoptBlind  *ebpf.VariableSpec `ebpf:"adopt_blind"`
 	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
 	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
+	LoadedAt    *ebpf.VariableSpec `ebpf:"loaded_at"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
 	ThisNetns   *ebpf.VariableSpec `ebpf:"this_netns"`
@@ -535,6 +538,7 @@ type headgateVariables struct {
 	AdoptBlind  *ebpf.Variable `ebpf:"adopt_blind"`
 	Cpus        *ebpf.Variable `ebpf:"cpus"`
 	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
+	LoadedAt    *ebpf.Variable `ebpf:"loaded_at"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
 	ThisNetns   *ebpf.Variable `ebpf:"this_netns"`

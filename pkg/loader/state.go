@@ -68,11 +68,29 @@ func openState(path string) (*stateDir, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w%s, with its state in %s; stop it first", ErrInUse, holder(f), path)
+			return nil, inUse(f, path)
 		}
 		return nil, fmt.Errorf("lock state directory %s: %w", path, err)
 	}
 	return &stateDir{path: path, lock: f}, nil
+}
+
+// InUse is an error that wraps [ErrInUse] and names the agent that holds the state
+// directory at path, if one does.
+func InUse(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return inUse(f, path)
+	}
+	return nil
+}
+
+func inUse(f *os.File, path string) error {
+	return fmt.Errorf("%w%s, with its state in %s; stop it first", ErrInUse, holder(f), path)
 }
 
 // CheckState says whether a state directory can be at path: whether its nearest
