@@ -2,9 +2,12 @@ package main
 
 import (
 	"errors"
+	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"headgate/pkg/control"
 	"headgate/pkg/status"
@@ -32,7 +35,7 @@ since the target was first protected; in observe mode, would have been.
 			if asked.json() {
 				return writeIndented(cmd.OutOrStdout(), st)
 			}
-			return st.WriteTable(cmd.OutOrStdout())
+			return st.WriteTable(cmd.OutOrStdout(), columns(cmd.OutOrStdout()))
 		},
 	}
 	asked.register(cmd)
@@ -73,4 +76,17 @@ func only(st *status.Status, names []string) error {
 
 func nameOf(t status.Target) control.Name {
 	return control.Name{Rule: t.Rule, Scope: t.Scope, Port: t.Port}
+}
+
+// columns are those of the terminal that something is written to; 0 where it is
+// none, and nothing has to fit.
+func columns(out io.Writer) int {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+		return width
+	}
+	return status.Width
 }

@@ -57,7 +57,7 @@ func TestJSON(t *testing.T) {
 func table(t testing.TB, s Status) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.WriteTable(&b); err != nil {
+	if err := s.WriteTable(&b, Width); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -227,5 +227,18 @@ func TestNumbers(t *testing.T) {
 		if got := Count(v); got != want {
 			t.Errorf("Count(%v) is %s, want %s", v, got, want)
 		}
+	}
+}
+
+// What is piped into something is not cut off.
+func TestTableOfAnyWidth(t *testing.T) {
+	scope := "cgroup:system.slice/" + strings.Repeat("x", 100) + ".service"
+	s := Status{Targets: []Target{{Rule: "shop", Port: 8080, Scope: scope}}}
+	var b bytes.Buffer
+	if err := s.WriteTable(&b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), scope) {
+		t.Errorf("the scope is cut off:\n%s", &b)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Width is the most columns of a terminal that the table takes.
+// Width is the columns of a terminal of the usual size.
 const Width = 80
 
 // The columns of text, which may be shortened when a table would be too wide,
@@ -31,8 +31,10 @@ const (
 
 var header = []string{"RULE", "PORT", "SCOPE", "UNIT", "MODE", "IN FLIGHT", "WAIT", "LATENCY", "BASELINE", "DONE", "REJECTED"}
 
-// WriteTable writes the status as text, a line a target, at most Width wide.
-func (s *Status) WriteTable(w io.Writer) error {
+// WriteTable writes the status as text, a line a target. The lines of targets are
+// at most so wide, by taking from the names of rules and scopes; 0: as wide as it
+// takes.
+func (s *Status) WriteTable(w io.Writer, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "headgate %s, mode %s, lease %s\n", Printable(s.Version), Printable(s.mode()), Seconds(s.LeaseSeconds))
 	for _, problem := range s.Wrong() {
@@ -67,7 +69,7 @@ func (s *Status) WriteTable(w io.Writer) error {
 		b.WriteString("no targets\n")
 	} else {
 		b.WriteByte('\n')
-		s.writeRows(&b)
+		s.writeRows(&b, width)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -212,7 +214,7 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func (s *Status) writeRows(b *strings.Builder) {
+func (s *Status) writeRows(b *strings.Builder, width int) {
 	rows := [][]string{slices.Clone(header)}
 	holds := false
 	for i := range s.Targets {
@@ -230,7 +232,9 @@ func (s *Status) writeRows(b *strings.Builder) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	fit(widths)
+	if width > 0 {
+		fit(widths, width)
+	}
 	for _, row := range rows {
 		for i, cell := range row {
 			if i > 0 {
@@ -292,12 +296,12 @@ func (r Rejected) Sum() uint64 { return r.Limit + r.Pace + r.Source + r.Flood + 
 
 // fit takes from the wider of rule and scope, and then from the mode, until the
 // line fits.
-func fit(widths []int) {
+func fit(widths []int, width int) {
 	total := len(widths) - 1
 	for _, w := range widths {
 		total += w
 	}
-	for ; total > Width; total-- {
+	for ; total > width; total-- {
 		i := ruleColumn
 		if widths[scopeColumn] > widths[ruleColumn] {
 			i = scopeColumn
