@@ -101,12 +101,17 @@ func (q *Queue) Join(now time.Duration, f Flow, p Packet) bool {
 	return true
 }
 
-// Pass lets a packet go whose flow is not held.
+// Pass lets a packet go whose flow is not held. That of a request was queued
+// because more of it was on its way here, for all that the gate knew: if nobody
+// here has let it in, another agent has.
 func (q *Queue) Pass(now time.Duration, f Flow, p Packet) {
 	q.do(Action{Act: Accept, Flow: f, Packet: p})
-	if w := q.flows[f]; w != nil && w.granted {
+	switch w := q.flows[f]; {
+	case w != nil && w.granted:
 		w.pass(p)
 		q.deliver(now, w)
+	case w == nil && !f.SYN:
+		q.do(Action{Act: Deliver, Flow: f, Device: p.Device, Passed: p.end()})
 	}
 }
 
@@ -130,7 +135,7 @@ func (q *Queue) Arrive(now time.Duration, f Flow, h Hold, p Packet) {
 	}
 	q.arrived++
 	w := &waiter{
-		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.cost(), number: q.arrived,
+		flow: f, target: t, device: p.Device, packets: []Packet{p}, bytes: p.cost(), origin: p.Seq, number: q.arrived,
 		arrived: now, release: h.Release, deadline: max(now, h.Release) + t.policy.MaxWait, silent: never,
 	}
 	if t.policy.Group != nil {

@@ -18,6 +18,7 @@ type gateModel struct {
 	order   []uint64                  // numbers of the arrivals in the order of their claims
 	lines   map[netip.Prefix][]uint64 // the same, by source
 	numbers map[Flow]uint64
+	origin  map[Flow]uint32 // sequence number of the first packet
 	lastSeq map[Flow]uint32
 	last    func() bool // whether no more packets of a flow are on their way
 
@@ -66,7 +67,8 @@ func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
 			}
 			g.verdict[a.Packet.ID] = a.Act
 			if a.Act == Accept {
-				if last, ok := g.lastSeq[a.Flow]; ok && int32(a.Packet.Seq-last) < 0 {
+				at := func(seq uint32) int32 { return int32(seq - g.origin[a.Flow]) }
+				if last, ok := g.lastSeq[a.Flow]; ok && at(a.Packet.Seq) < at(last) {
 					t.Fatalf("packet %d goes after one that lies behind it", a.Packet.ID)
 				}
 				g.lastSeq[a.Flow] = a.Packet.Seq
@@ -104,6 +106,28 @@ func (g *gateModel) pump(t *rapid.T, q *Queue, now time.Duration) {
 	}
 }
 
+// checkBytes checks that the bytes of each flow, and of all, are what its packets
+// take.
+func checkBytes(t *rapid.T, q *Queue) {
+	all := 0
+	for f, w := range q.flows {
+		n := 0
+		for _, p := range w.packets {
+			n += p.cost()
+		}
+		if w.granted {
+			continue // has left, and its packets have gone
+		}
+		if n != w.bytes || n == 0 {
+			t.Fatalf("%v has packets of %d bytes, and %d are counted", f, n, w.bytes)
+		}
+		all += n
+	}
+	if all != q.bytes {
+		t.Fatalf("the packets of all have %d bytes, and %d are counted", all, q.bytes)
+	}
+}
+
 func TestQueueHoldsWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		newestFirst := rapid.Bool().Draw(t, "newest first")
@@ -125,7 +149,7 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 			limit:   rapid.IntRange(0, 3).Draw(t, "limit"),
 			waiting: make(map[Flow]bool), verdict: make(map[uint32]Act),
 			lines:   make(map[netip.Prefix][]uint64),
-			numbers: make(map[Flow]uint64), lastSeq: make(map[Flow]uint32),
+			numbers: make(map[Flow]uint64), origin: make(map[Flow]uint32), lastSeq: make(map[Flow]uint32),
 			last: func() bool { return rapid.Bool().Draw(t, "last") },
 		}
 		if turns && !paced {
@@ -136,9 +160,10 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 		var arrivals int
 		packet := func() Packet {
 			packets++
+			far := rapid.SampledFrom([]uint32{0, 0, 0, 0, 1 << 30, 1<<31 - 10, 1 << 31, 1<<31 + 5, 3 << 30, 1<<32 - 10}).Draw(t, "far")
 			return Packet{
 				ID:  packets,
-				Seq: uint32(rapid.IntRange(0, 4).Draw(t, "seq")) * 10,
+				Seq: far + uint32(rapid.IntRange(0, 4).Draw(t, "seq"))*10,
 				Len: uint32(rapid.IntRange(1, 2).Draw(t, "len")) * 10,
 			}
 		}
@@ -156,7 +181,9 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 				if paced {
 					h.Release = now + time.Duration(rapid.IntRange(0, 100).Draw(t, "slot"))*time.Millisecond
 				}
-				q.Arrive(now, f, h, packet())
+				p := packet()
+				g.origin[f] = p.Seq
+				q.Arrive(now, f, h, p)
 			case "join":
 				if f, ok := pick(); ok {
 					p := packet()
@@ -195,6 +222,7 @@ func TestQueueHoldsWhateverHappens(t *testing.T) {
 					t.Fatal("due for ever")
 				}
 			}
+			checkBytes(t, q)
 			if q.Waiting(1) > policy.MaxWaiting {
 				t.Fatalf("%d wait", q.Waiting(1))
 			}

@@ -14,6 +14,7 @@ type waiter struct {
 	device  uint32   // that its newest packet came in by
 	packets []Packet // by sequence number
 	bytes   int      // that they take
+	origin  uint32   // sequence number of the first that came
 	number  uint64   // of the arrival
 
 	arrived  time.Duration
