@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -330,8 +329,11 @@ func TestFloodIsExactWithCookies(t *testing.T) {
 	})
 	most, st := peak(), target(a)
 	t.Logf("%v; %v; at most %d in flight, %d ended", first, again, most, st.TrimmedTotal)
-	// Two CPUs may ask at the same time, of the last slot.
-	if most > floodLimit+runtime.NumCPU()-1 || !st.Flood {
+	// Two CPUs may ask at the same time, of the last slot. Between the question and
+	// the connection there is a microsecond: a third is not expected in it.
+	const meet = 1
+	t.Logf("%d over the limit", max(most-floodLimit, 0))
+	if most > floodLimit+meet || !st.Flood {
 		t.Errorf("at most %d were in flight, want %d; %+v", most, floodLimit, st)
 	}
 	first.close()
