@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
 	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
 	"headgate/pkg/agent"
@@ -333,8 +336,50 @@ func TestReloadUnit(t *testing.T) {
 		reload(t, a, connections)
 		awaitTarget(t, a, "shop", "3 connections", func(st status.Target) bool { return st.InFlight == 3 && st.Waiting == 0 })
 	}
+	// What began meanwhile may be counted by the former unit: the next recount looks
+	// at all of them, and only that one.
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	for i, walks := range []bool{true, false} {
+		before := runsOf(t, "headgate_adopt")
+		if err := a.Recount(); err != nil {
+			t.Fatal(err)
+		}
+		if n := runsOf(t, "headgate_adopt") - before; (n > 0) != walks {
+			t.Errorf("recount %d after a change of unit has looked at %d sockets of the kernel", i+1, n)
+		}
+	}
 	k.empty(t, a)
 	empty(t, a)
+}
+
+// runsOf is how often the programs of a name have run while statistics were on.
+func runsOf(t *testing.T, name string) (runs uint64) {
+	t.Helper()
+	for id := ebpf.ProgramID(0); ; {
+		var err error
+		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {
+			return runs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		p, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // it has gone
+		}
+		info, err := p.Info()
+		stats, failed := p.Stats()
+		p.Close()
+		if err := errors.Join(err, failed); err != nil {
+			t.Fatal(err)
+		}
+		if info.Name == name {
+			runs += stats.RunCount
+		}
+	}
 }
 
 // A name may come to stand for another namespace, as when one is deleted and made

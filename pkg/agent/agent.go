@@ -95,6 +95,10 @@ type scopeState struct {
 	// reviews are when to look through all connections for what nobody else
 	// ends, see [loader.Gate.Adopt].
 	reviews []time.Duration
+
+	// changed: since the last recount another unit is counted, or other things are
+	// made of sources. Not every connection that is there may know that yet.
+	changed bool
 }
 
 // Start attaches everything that the configuration needs and begins to
@@ -254,7 +258,10 @@ func (a *Agent) runWindow() error {
 	}
 	lookAgain := false
 	for i, t := range a.targets {
-		r := a.gate.Reading(t.id)
+		r, err := a.gate.Reading(t.id)
+		if err != nil {
+			return err
+		}
 		lookAgain = lookAgain || r.Listens != t.last.Listens
 		var window *rtt.Histogram
 		if t.quantiles && r.Samples[t.signal] != t.last.Samples[t.signal] {
@@ -269,7 +276,9 @@ func (a *Agent) runWindow() error {
 		}
 		a.orders[i] = t.step(now, &r, window, a.log)
 	}
-	a.gate.Write(a.ids, a.orders, now+a.cfg.Lease)
+	if err := a.gate.Write(a.ids, a.orders, now+a.cfg.Lease); err != nil {
+		return err
+	}
 	a.renewed = now
 	if err := a.tell(now); err != nil {
 		return err
@@ -376,7 +385,13 @@ func (a *Agent) lookThrough(recount bool) error {
 	if recount {
 		return a.Recount() // that settles too
 	}
-	return a.gate.Settle()
+	a.applying.Lock() // no namespace is closed meanwhile
+	defer a.applying.Unlock()
+	var all []*scope.Netns
+	for _, s := range a.scopes {
+		all = append(all, s.netns)
+	}
+	return a.gate.Settle(all...)
 }
 
 // setEnded waits for a plan that is being applied, and lets no other one begin.

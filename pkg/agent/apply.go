@@ -140,7 +140,7 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 // inherit takes over what a predecessor has left, before anything is held. What
 // it has counted may have ended while nobody saw it.
 func (a *Agent) inherit(d *difference) error {
-	return errors.Join(a.recount(nil), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
+	return errors.Join(a.recount(), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
 }
 
 // addTargets makes the kernel count targets. Those that it knows from a
@@ -154,7 +154,11 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	for _, t := range d.added {
 		id, known := a.gate.Targets()[t.key]
 		if known {
-			t.adopt(a.gate.Reading(id))
+			was, err := a.gate.Reading(id)
+			if err != nil {
+				return err
+			}
+			t.adopt(was)
 		}
 		t.known = known
 		o := t.begin(now)
@@ -226,10 +230,13 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 			continue
 		}
 		fresh = append(fresh, c.old)
-		err = errors.Join(err, c.old.retune(a.gate, c, a.gate.Reading(c.old.id), now, &a.scratch))
+		r, lost := a.gate.Reading(c.old.id)
+		err = errors.Join(err, lost, c.old.retune(a.gate, c, r, now, &a.scratch))
 	}
 	for _, t := range d.added {
-		t.last = a.gate.Reading(t.id) // the status is right from the start
+		var lost error
+		t.last, lost = a.gate.Reading(t.id) // the status is right from the start
+		err = errors.Join(err, lost)
 	}
 	a.plan, a.cfg, a.missing, a.targets = d.plan, cfg, d.missing, d.targets
 	a.scopes = nil
@@ -246,7 +253,7 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 	}
 	err = errors.Join(err, a.wake())
 	if a.running() {
-		a.order(append(fresh, d.added...), now)
+		err = errors.Join(err, a.order(append(fresh, d.added...), now))
 	}
 	for _, t := range d.removed {
 		err = errors.Join(err, a.gate.Retire(t.key))
@@ -294,19 +301,20 @@ func (t *target) replace(removed []*target) {
 }
 
 // order puts the orders of some targets in force at once.
-func (a *Agent) order(targets []*target, now time.Duration) {
+func (a *Agent) order(targets []*target, now time.Duration) error {
 	var ids []uint32
 	var orders []loader.Order
 	for _, t := range targets {
 		t.tick++
 		ids, orders = append(ids, t.id), append(orders, t.order())
 	}
-	a.gate.Write(ids, orders, now+a.cfg.Lease)
+	return a.gate.Write(ids, orders, now+a.cfg.Lease)
 }
 
 // commit makes what a place will be what its scope is.
 func (p *place) commit() {
 	was := p.targets
+	p.changed = p.changed || p.recount
 	p.scopeState.names, p.scopeState.found, p.targets = p.names, p.found, p.next
 	for port, t := range was {
 		if p.next[port] != nil {

@@ -103,7 +103,9 @@ func (a *Agent) override(name string, set func(t *target, now time.Duration)) (c
 	for _, t := range targets {
 		set(t, now)
 	}
-	a.order(targets, now)
+	if err := a.order(targets, now); err != nil {
+		return control.Answer{}, err
+	}
 	answer := control.Answer{Targets: make([]status.Target, 0, len(targets))}
 	for _, t := range targets {
 		answer.Targets = append(answer.Targets, t.status(now))

@@ -38,6 +38,7 @@ func (a *Agent) SetExempt(r control.Exempt) (control.Answer, error) {
 	var errs []error
 	for _, s := range a.scopes {
 		if slices.ContainsFunc(changed, func(t *target) bool { return s.targets[t.config.Port] == t }) {
+			s.changed = true
 			errs = append(errs, a.gate.Adopt(s.netns))
 		}
 	}

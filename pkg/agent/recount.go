@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"headgate/pkg/loader"
-	"headgate/pkg/scope"
 	"headgate/pkg/status"
 )
 
@@ -40,26 +39,31 @@ func (a *Agent) recountDue() bool {
 
 // Recount compares the counts of every target with the sockets that there are,
 // now, and corrects what is certain to be wrong. Connections that nobody has
-// counted are.
+// counted are; and those that are counted as they were to be before a change are
+// counted as they are to be.
 func (a *Agent) Recount() error {
 	a.applying.Lock() // a target's place must not become that of another
 	defer a.applying.Unlock()
-	a.mu.Lock()
-	var all []*scope.Netns
+	var walks []loader.Walk
 	for _, s := range a.scopes {
-		all = append(all, s.netns)
+		walks = append(walks, loader.Walk{Netns: s.netns, Always: s.changed})
 	}
-	a.mu.Unlock()
-	return a.recount(all)
+	if err := a.recount(walks...); err != nil {
+		return err
+	}
+	for _, s := range a.scopes {
+		s.changed = false
+	}
+	return nil
 }
 
 // recount is Recount for connections of some namespaces that are not counted,
 // and all that are. Windows go on meanwhile. The lock applying is held.
-func (a *Agent) recount(adopt []*scope.Netns) error {
+func (a *Agent) recount(walks ...loader.Walk) error {
 	a.mu.Lock()
 	ids := slices.Collect(maps.Values(a.gate.Targets()))
 	a.mu.Unlock()
-	out, err := a.gate.Recount(ids, adopt...)
+	out, err := a.gate.Recount(ids, walks...)
 	if err != nil {
 		return err
 	}

@@ -407,7 +407,7 @@ func TestRebuiltStateIsRecounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		return g, func() Reading {
-			return g.Reading(id)
+			return mustRead(t, g, id)
 		}
 	}
 	dial := func(ip string) net.Conn {

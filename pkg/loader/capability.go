@@ -57,7 +57,7 @@ func (c Capability) Otherwise() string {
 	case CanTCX:
 		return "programs are on the devices by clsact"
 	case CanRecount:
-		return "a count that is wrong stays so"
+		return "a count that is wrong stays so, and what is in doubt is looked for among all sockets of the kernel"
 	case CanAccept:
 		return "a limit that follows signal: accept is refused"
 	}

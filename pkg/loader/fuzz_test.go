@@ -143,7 +143,9 @@ func (s *street) give(t *testing.T, b byte) {
 		lease = 0
 	}
 	s.inForce = s.order.Enforce && lease > 0
-	s.gate.Write([]uint32{s.id}, []Order{s.order}, lease)
+	if err := s.gate.Write([]uint32{s.id}, []Order{s.order}, lease); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // step plays what the next bytes of the script say.
@@ -317,7 +319,7 @@ func (s *street) expireAll(t *testing.T) {
 
 func (s *street) reading(t *testing.T) Reading {
 	t.Helper()
-	return s.gate.Reading(s.id)
+	return mustRead(t, s.gate, s.id)
 }
 
 // check compares the counts with what they count.

@@ -301,6 +301,7 @@ func (g *Gate) close() error {
 	for _, p := range g.progs {
 		p.Close()
 	}
+	g.ids = nil // their elements are gone, too
 	err := g.memories.close()
 	closeMaps(g.maps)
 	if g.state == nil {

@@ -76,7 +76,7 @@ func enforce(limit int) Order {
 
 func (d *doorman) reading() Reading {
 	d.t.Helper()
-	return d.gate.Reading(d.id)
+	return mustRead(d.t, d.gate, d.id)
 }
 
 // want compares the counts that say where arrivals went.

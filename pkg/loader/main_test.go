@@ -94,3 +94,13 @@ func mustNotExist(t *testing.T, path string) {
 		t.Errorf("%s is still there (%v)", path, err)
 	}
 }
+
+// mustRead is what is counted on a target.
+func mustRead(t testing.TB, g *Gate, id uint32) Reading {
+	t.Helper()
+	r, err := g.Reading(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"os"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -10,8 +11,8 @@ import (
 )
 
 // memory is an array that this process and the programs have in common: what one
-// writes the other sees at once, word by word. Who needs several words of an
-// element as they were at one time copies it.
+// writes the other sees at once, word by word. Words of an element that are read one
+// after the other, or copied, need not have been there at the same time.
 type memory[V any] struct {
 	elements []V // with the layout of C, and no pointers
 	mapped   []byte
@@ -59,6 +60,18 @@ func openMemories(maps map[string]*ebpf.Map) (m memories, err error) {
 	m.tallies, errs[4] = openMemory[headgateTally](maps[headgateMapTallies])
 	m.cpus = ebpf.MustPossibleCPU()
 	return m, errors.Join(errs[:]...)
+}
+
+// of says whether there is a target of a number, so that its elements can be used:
+// once the memories are closed there is none, and the error is an [os.ErrClosed].
+func (m *memories) of(id uint32) error {
+	switch n := len(m.states.elements); {
+	case n == 0:
+		return fmt.Errorf("target %d: the gate: %w", id, os.ErrClosed)
+	case uint64(id) >= uint64(n):
+		return fmt.Errorf("target %d: there is room for %d", id, n)
+	}
+	return nil
 }
 
 func (m *memories) close() error {

@@ -43,18 +43,33 @@ type Recounted struct {
 	Blind int
 }
 
+// Walk is a namespace whose connections a recount has counted that are not, as
+// [Gate.Adopt] does.
+type Walk struct {
+	Netns *scope.Netns
+
+	// Always: also if there are none. Those that are known may be counted by what
+	// was to be counted before.
+	Always bool
+}
+
 // Recount compares what is counted of targets with what there is, and corrects
-// what is certain to be wrong. Before that it has connections of namespaces
-// counted that are not, as [Gate.Adopt] does, if there are any, and settles what
-// was doubtful.
+// what is certain to be wrong. Before that it makes its walks, those that there is
+// a reason for, and settles what was doubtful. Where the kernel cannot compare
+// ([CanRecount]) it makes all of them, and no more.
 //
 // Nothing is stopped for that: units begin and end meanwhile. What is certain is
 // worked out from how many did, see [spans]; so a recount may leave a drift that
 // the next one, at a calmer moment, corrects, but it never makes one. Only one may
 // run at a time.
-func (g *Gate) Recount(ids []uint32, adopt ...*scope.Netns) (Recounted, error) {
+func (g *Gate) Recount(ids []uint32, walks ...Walk) (Recounted, error) {
 	out := Recounted{Drift: make(map[uint32]Drift)}
 	if !g.able[CanRecount] {
+		for _, w := range walks {
+			if err := g.Adopt(w.Netns); err != nil {
+				return out, err
+			}
+		}
 		return out, nil
 	}
 	it, err := link.AttachIter(link.IterOptions{Program: g.progs[headgateProgHeadgateRecount], Map: g.maps[headgateMapConns]})
@@ -63,7 +78,7 @@ func (g *Gate) Recount(ids []uint32, adopt ...*scope.Netns) (Recounted, error) {
 	}
 	defer it.Close()
 	r := newRecount(g, ids, it)
-	if err := errors.Join(r.adopt(adopt, out.Drift), g.Settle()); err != nil {
+	if err := errors.Join(r.adopt(walks, out.Drift), g.Settle()); err != nil {
 		return out, err
 	}
 	if r.grouped, err = r.isGrouped(); err != nil {
@@ -123,14 +138,14 @@ func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
 }
 
 // adopt has connections counted that are not.
-func (r *recount) adopt(from []*scope.Netns, missed map[uint32]Drift) error {
-	from = slices.DeleteFunc(slices.Clone(from), func(ns *scope.Netns) bool { return !r.gate.misses(ns) })
-	if len(from) == 0 {
+func (r *recount) adopt(walks []Walk, missed map[uint32]Drift) error {
+	walks = slices.DeleteFunc(slices.Clone(walks), func(w Walk) bool { return !w.Always && !r.gate.misses(w.Netns) })
+	if len(walks) == 0 {
 		return nil
 	}
 	r.readCounters(r.before)
-	for _, ns := range from {
-		if err := r.gate.Adopt(ns); err != nil {
+	for _, w := range walks {
+		if err := r.gate.Adopt(w.Netns); err != nil {
 			return err
 		}
 	}
@@ -167,10 +182,17 @@ func (g *Gate) misses(ns *scope.Netns) (some bool) {
 	return some || err != nil
 }
 
-// Settle ends the requests that nobody else ends, see [Reading].
-func (g *Gate) Settle() error {
+// Settle ends the requests that nobody else ends, see [Reading]: those of all
+// targets. Where the kernel cannot look through the connections that are known
+// ([CanRecount]) it takes all of the namespaces, as [Gate.Adopt] does.
+func (g *Gate) Settle(all ...*scope.Netns) error {
 	p := g.progs[headgateProgHeadgateSettle]
 	if p == nil {
+		for _, ns := range all {
+			if err := g.Adopt(ns); err != nil {
+				return fmt.Errorf("settle requests: %w", err)
+			}
+		}
 		return nil
 	}
 	it, err := link.AttachIter(link.IterOptions{Program: p, Map: g.maps[headgateMapConns]})

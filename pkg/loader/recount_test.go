@@ -81,7 +81,7 @@ func TestAdoptBlind(t *testing.T) {
 	want := func(when string, before, after, drift int) {
 		t.Helper()
 		read := func() Reading {
-			return g.Reading(id)
+			return mustRead(t, g, id)
 		}
 		var r Reading
 		for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
@@ -198,7 +198,7 @@ func BenchmarkRecount(b *testing.B) {
 	})
 	b.Run("and adopt", func(b *testing.B) {
 		for b.Loop() {
-			if out, err := g.Recount([]uint32{id}, ns); err != nil || len(out.Drift) > 0 {
+			if out, err := g.Recount([]uint32{id}, Walk{Netns: ns}); err != nil || len(out.Drift) > 0 {
 				b.Fatal(out, err)
 			}
 		}
@@ -377,9 +377,10 @@ func TestRecountAsksFirst(t *testing.T) {
 	}
 	defer stats.Close()
 	var runs uint64
+	always := false
 	recount := func(when string, walks bool, missed int) {
 		t.Helper()
-		out, err := g.Recount([]uint32{id}, ns)
+		out, err := g.Recount([]uint32{id}, Walk{Netns: ns, Always: always})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -394,6 +395,9 @@ func TestRecountAsksFirst(t *testing.T) {
 	}
 	recount("both are older", true, 2)
 	recount("both are counted", false, 0)
+	always = true
+	recount("both are counted, perhaps by another unit", true, 0)
+	always = false
 
 	// What is not there does not hold what it had: it is counted anew.
 	forget := func(c *net.TCPConn) {
@@ -419,5 +423,22 @@ func TestRecountAsksFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		recount(addr.String()+" is not", true, 1)
+	}
+
+	// Where the kernel cannot look through the records it goes through its table.
+	settle := g.progs[headgateProgHeadgateSettle]
+	defer settle.Close()
+	delete(g.progs, headgateProgHeadgateSettle)
+	g.able[CanRecount] = false
+	adopted := func() uint64 { return mustRead(t, g, id).Adopted }
+	for name, look := range map[string]func() error{
+		"settle":  func() error { return g.Settle(ns) },
+		"recount": func() error { _, err := g.Recount([]uint32{id}, Walk{Netns: ns}); return err },
+	} {
+		was := adopted()
+		forget(accepted[0])
+		if err := look(); err != nil || adopted() != was+1 {
+			t.Errorf("%s, without records: %v, adopted %d, before %d", name, err, adopted(), was)
+		}
 	}
 }

@@ -115,6 +115,40 @@ func TestStateIsAdopted(t *testing.T) {
 	}
 }
 
+// A gate that is closed says so, whatever it is asked.
+func TestClosedGate(t *testing.T) {
+	dir := stateOf(t)
+	g := open(t, Options{Dir: dir})
+	key := TargetKey{Netns: testNetns, Port: testPort}
+	id, err := g.Target(key, enforce(3), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Reading(1 << 20); err == nil || errors.Is(err, os.ErrClosed) {
+		t.Errorf("a target that cannot be: %v", err)
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func() error{
+		"Reading":    func() error { _, err := g.Reading(id); return err },
+		"Write":      func() error { return g.Write([]uint32{id}, []Order{enforce(3)}, 0) },
+		"Target":     func() error { _, err := g.Target(key, enforce(3), 0); return err },
+		"new Target": func() error { _, err := g.Target(TargetKey{Netns: testNetns, Port: 1}, Order{}, 0); return err },
+	} {
+		if err := ask(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: %v, want %v", name, err, os.ErrClosed)
+		}
+	}
+	// These have nothing to do any more.
+	if err := errors.Join(g.Write(nil, nil, 0), g.Retire(key), g.Sweep()); err != nil {
+		t.Error(err)
+	}
+	if _, err := Cleanup(dir); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a predecessor pinned is never read as something else than it is.
 func TestStateIsRebuilt(t *testing.T) {
 	live := func(dir, name string) string { return filepath.Join(dir, liveName, mapsName, name) }

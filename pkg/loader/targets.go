@@ -126,8 +126,7 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 		return 0, fmt.Errorf("network namespace %#x: its cookie has more than 48 bits", key.Netns)
 	}
 	if id, ok := g.ids[key]; ok {
-		g.Write([]uint32{id}, []Order{o}, lease)
-		return id, nil
+		return id, g.Write([]uint32{id}, []Order{o}, lease)
 	}
 	id, err := g.freeID()
 	if err != nil {
@@ -136,7 +135,9 @@ func (g *Gate) Target(key TargetKey, o Order, lease time.Duration) (uint32, erro
 	if err := g.zero(id); err != nil {
 		return 0, err
 	}
-	g.Write([]uint32{id}, []Order{o}, lease)
+	if err := g.Write([]uint32{id}, []Order{o}, lease); err != nil {
+		return 0, err
+	}
 	if p, ok := g.sources.wanted[key]; ok {
 		if err := g.setSources(id, p); err != nil {
 			return 0, err
@@ -156,6 +157,9 @@ func (g *Gate) freeID() (uint32, error) {
 	used := make(map[uint32]bool, len(g.ids))
 	for _, id := range g.ids {
 		used[id] = true
+	}
+	if err := g.of(0); err != nil {
+		return 0, err
 	}
 	room := uint32(len(g.confs.elements))
 	for i := range room {
@@ -180,11 +184,13 @@ func (g *Gate) empty(id uint32) bool {
 // zero clears what an earlier target of that number has left. Nothing counts
 // there before the number is given out again.
 func (g *Gate) zero(id uint32) error {
-	err := errors.Join(
+	r, err := g.Reading(id)
+	err = errors.Join(
+		err,
 		g.maps[headgateMapFloods].Put(id, headgateFlood{}),
 		g.dropSources(id),
 	)
-	for s, samples := range g.Reading(id).Samples {
+	for s, samples := range r.Samples {
 		if samples > 0 {
 			err = errors.Join(err, g.maps[headgateMapHistograms].Put(id*uint32(signals)+uint32(s), make([]headgateHistogram, g.cpus)))
 		}
@@ -206,7 +212,9 @@ func (g *Gate) Retire(key TargetKey) error {
 	if !ok {
 		return nil
 	}
-	g.Write([]uint32{id}, []Order{{}}, 0)
+	if err := g.Write([]uint32{id}, []Order{{}}, 0); err != nil {
+		return err
+	}
 	if !g.empty(id) {
 		return nil
 	}
@@ -224,14 +232,18 @@ func (g *Gate) Targets() map[TargetKey]uint32 { return g.ids }
 
 // Write puts orders in force; ids are the targets' numbers. They hold until
 // lease, on CLOCK_MONOTONIC; unless they are written again by then the gates
-// open, and only counting goes on.
-func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) {
+// open, and only counting goes on. After [Gate.Close] the error is an [os.ErrClosed].
+func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 	for i := range orders {
+		if err := g.of(ids[i]); err != nil {
+			return fmt.Errorf("write orders: %w", err)
+		}
 		conf := orders[i].conf()
 		conf.Lease = uint64(lease)
 		conf.Flags |= g.sourceFlags(ids[i])
 		g.confs.elements[ids[i]] = conf
 	}
+	return nil
 }
 
 // conf is the order as the programs read it.
@@ -275,10 +287,13 @@ func clampUint32(n int) uint32 {
 }
 
 // Reading returns what the kernel has counted on a target now. It asks the kernel
-// nothing, and allocates nothing.
-func (g *Gate) Reading(id uint32) Reading {
+// nothing, and allocates nothing. After [Gate.Close] the error is an [os.ErrClosed].
+func (g *Gate) Reading(id uint32) (Reading, error) {
+	if err := g.of(id); err != nil {
+		return Reading{}, fmt.Errorf("read counts: %w", err)
+	}
 	st, co := g.states.elements[id], g.cohorts.elements[id]
-	return reading(&st, &co, g.countersOf(id))
+	return reading(&st, &co, g.countersOf(id)), nil
 }
 
 // countersOf returns the counters of a target, those of each CPU.

@@ -143,7 +143,10 @@ func (s *site) connections() ([]fact, error) {
 			return nil, err
 		}
 	}
-	r := s.gate.Reading(0)
+	r, err := s.gate.Reading(0)
+	if err != nil {
+		return nil, err
+	}
 	older := s.has(loader.CanAdopt, "counted")
 	if r.Unadoptable != 0 {
 		older = "counted; that they end is seen when the application closes them, or a second later"
