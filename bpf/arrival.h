@@ -23,6 +23,7 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 	struct target_state *st;
 	__u64 now;
 	enum verdict v;
+	__u64 unused;
 	bool fresh;
 
 	if (!c->counted) /* or its record is not complete yet */
@@ -38,12 +39,17 @@ static __always_inline enum verdict request_arrives(struct __sk_buff *skb, struc
 
 	switch (request_of(c)) {
 	case REQUEST_HELD:
+		/* TCP drops the rest. Held, it could be any number of packets. */
 		if (may_hold && in_force(conf, now))
-			return HOLD;
+			return in_window(s, r) ? HOLD : ADMIT;
 		request_bypass(c, conf, st);
 		return ADMIT;
 	case REQUEST_GRANTING:
-		return may_hold && in_force(conf, now) ? HOLD : ADMIT;
+		if (now < c->arrived + GRANTING_TIME)
+			return may_hold && in_force(conf, now) && in_window(s, r) ? HOLD : ADMIT;
+		/* Its client sends without end, or the agent that let it in is gone. */
+		turn(c, REQUEST_GRANTING, REQUEST_BUSY, &unused);
+		/* fall through */
 	case REQUEST_BUSY:
 		if (!c->answering && !c->first)
 			return ADMIT; /* more of the same */

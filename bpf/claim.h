@@ -112,8 +112,13 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 		skb->tstamp = c->release;
 		return request_of(c) == REQUEST_HELD ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_DELIVERED:
-		/* What has come by since is on its way to the agent: what follows must not overtake it. */
-		if (request_of(c) == REQUEST_GRANTING && after(c->arrived_end, passed))
+		/*
+		 * What has come by since is on its way to the agent: what follows must not
+		 * overtake it. But for a race: it may do so when both come between the
+		 * comparison and the turn.
+		 */
+		if (request_of(c) == REQUEST_GRANTING && after(c->arrived_end, passed) &&
+		    bpf_ktime_get_ns() < c->arrived + GRANTING_TIME)
 			return CLAIM_FULL;
 		return turn(c, REQUEST_GRANTING, REQUEST_BUSY, &party) ? CLAIM_OK : CLAIM_GONE;
 	case CLAIM_GIVE_UP:
@@ -131,6 +136,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 	slot = claim_slot(c->target, conf, st, party);
 	if (slot == CLAIM_FULL)
 		return CLAIM_FULL;
+	c->arrived = bpf_ktime_get_ns();
 	if (__sync_val_compare_and_swap(&c->request, held, party | REQUEST_GRANTING) != held) {
 		release_slot(c->target, st, party & PARTY_CLASS); /* its source went with its place */
 		return CLAIM_GONE;

@@ -12,6 +12,12 @@
 #include "admit.h"
 
 /*
+ * For how long after it has its slot a request's packets queue at most: who uploads
+ * without a pause has always sent more than the agent has let go.
+ */
+#define GRANTING_TIME 100000000ULL
+
+/*
  * State and party are one word of the connection's record: whoever changes the
  * state has what is to be given back, or to go on.
  */

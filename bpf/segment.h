@@ -93,6 +93,12 @@ static __always_inline bool goes_on(struct segment *s, struct received *r, __u32
 	return !after(s->seq, end) && after(s->seq + s->len, end) && after(r->most, s->seq);
 }
 
+/* Whether TCP has a use for a segment: it is not all there, nor beyond the window. */
+static __always_inline bool in_window(struct segment *s, struct received *r)
+{
+	return after(s->seq + s->len, r->next) && after(r->most, s->seq);
+}
+
 struct ipv4 {
 	__u8 version_ihl, tos;
 	__be16 length, id, offset;

@@ -293,7 +293,7 @@ struct conn {
 	__u32 most;        /* units of its source */
 	__u32 arrived_end; /* like in_end, before what is held */
 	__u32 answering;   /* with TARGET_IDLE: enum answering */
-	__u64 arrived;     /* when a held request came, ns */
+	__u64 arrived;     /* when a held request came; then when it had its slot, ns */
 	__u64 release;     /* its pace slot, ns; 0: none */
 	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
 
