@@ -58,12 +58,12 @@ static __always_inline void conn_settle(struct conn *c, struct target_conf *conf
 
 	if (!c->per_request)
 		return;
-	if (c->request == REQUEST_HELD && held_in_vain(c, conf, now)) {
+	if (request_of(c) == REQUEST_HELD && held_in_vain(c, conf, now)) {
 		request_finish(c);
 		c->arrived_end = c->in_end; /* sent again, it is a new one */
 		return;
 	}
-	if (c->request == REQUEST_BUSY && c->first && asked && now - asked > DOUBT_TIME)
+	if (request_of(c) == REQUEST_BUSY && c->first && asked && now - asked > DOUBT_TIME)
 		request_finish(c);
 	if (!c->answering)
 		return;

@@ -65,9 +65,16 @@ func TestIdleEndsAfterRestart(t *testing.T) {
 func TestHeldRequestOfSilentClient(t *testing.T) {
 	lab.ForTest(t, "any") // skips without root
 	program := buildAgent(t)
+	for name, rule := range map[string]string{"plain": idleRule, "sources": idleRule + "    per_source: {limit: 100}\n"} {
+		t.Run(name, func(t *testing.T) { heldRequestOfSilentClient(t, program, rule) })
+	}
+}
+
+func heldRequestOfSilentClient(t *testing.T, program, rule string) {
+	t.Helper()
 	srv, cli, to := hosts(t)
 	k := keep(t, srv, "tcp", ":8080")
-	p := runAgent(t, program, srv, idleRule)
+	p := runAgent(t, program, srv, rule)
 	var conns []net.Conn
 	for range 6 {
 		conns = append(conns, dial(t, cli, to))
@@ -92,6 +99,6 @@ func TestHeldRequestOfSilentClient(t *testing.T) {
 	}
 	p.signal(t, syscall.SIGKILL)
 	_ = p.cmd.Wait()
-	runAgent(t, program, srv, idleRule)
+	runAgent(t, program, srv, rule)
 	awaitUnits(t, 5, 0)
 }
