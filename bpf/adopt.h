@@ -50,27 +50,31 @@ static __always_inline bool held_in_vain(struct conn *c, struct target_conf *con
 /*
  * What nobody else ends: the agent that was to do it is dead, or it was not
  * told. A response that goes on is announced to the next agent by its next
- * output; if none comes, a later call ends it.
+ * output; if none comes, a later call ends it. The socket's lock need not be held:
+ * meanwhile the request may end and the next one begin.
  */
 static __always_inline void conn_settle(struct conn *c, struct target_conf *conf)
 {
-	__u64 now = bpf_ktime_get_ns(), asked = c->asked;
+	__u64 seen = request_seen(c), asked = c->asked, now = bpf_ktime_get_ns();
+	__u32 state = seen & REQUEST_STATE;
 
-	if (!c->per_request)
+	if (!c->per_request || state == REQUEST_NONE)
 		return;
-	if (request_of(c) == REQUEST_HELD && held_in_vain(c, conf, now)) {
-		request_finish(c);
-		c->arrived_end = c->in_end; /* sent again, it is a new one */
+	if (state == REQUEST_HELD && held_in_vain(c, conf, now)) {
+		if (request_end(c, seen))
+			c->arrived_end = c->in_end; /* sent again, it is a new one */
 		return;
 	}
-	if (request_of(c) == REQUEST_BUSY && c->first && asked && now - asked > DOUBT_TIME)
-		request_finish(c);
+	if (state == REQUEST_BUSY && c->first && asked && now > asked + DOUBT_TIME) {
+		request_end(c, seen);
+		return;
+	}
 	if (!c->answering)
 		return;
 	if (now >= c->output + conf->idle)
-		request_finish(c);
+		request_end(c, seen);
 	else
-		c->answering = ANSWER_BEGUN;
+		__sync_val_compare_and_swap(&c->answering, ANSWER_ANNOUNCED, ANSWER_BEGUN);
 }
 
 /*

@@ -88,16 +88,15 @@ static __always_inline int claim_syn(struct __sk_buff *skb, struct target_conf *
 
 static __always_inline int claim_idle(struct __sk_buff *skb, struct target_conf *conf, struct conn *c)
 {
-	__u64 over = c->output + conf->idle;
+	__u64 seen = request_seen(c), over = c->output + conf->idle;
 
-	if (!c->answering)
+	if (!c->answering || seen == REQUEST_NONE)
 		return CLAIM_GONE;
 	if (bpf_ktime_get_ns() < over) {
 		skb->tstamp = over;
 		return CLAIM_FULL;
 	}
-	request_finish(c);
-	return CLAIM_OK;
+	return request_end(c, seen) ? CLAIM_OK : CLAIM_GONE;
 }
 
 /* passed: what lies before this sequence number is on its way. */
@@ -137,7 +136,7 @@ static __always_inline int claim_request(struct __sk_buff *skb, struct target_co
 	if (slot == CLAIM_FULL)
 		return CLAIM_FULL;
 	c->arrived = bpf_ktime_get_ns();
-	if (__sync_val_compare_and_swap(&c->request, held, party | REQUEST_GRANTING) != held) {
+	if (__sync_val_compare_and_swap(&c->request, held, in_state(held, REQUEST_GRANTING)) != held) {
 		release_slot(c->target, st, party & PARTY_CLASS); /* its source went with its place */
 		return CLAIM_GONE;
 	}

@@ -100,8 +100,11 @@ static __always_inline void conn_finish(struct conn *c, bool by_server)
 		request_finish(c);
 }
 
-/* Whether an application has accepted the socket and not closed it yet. */
-static __always_inline bool held_by_application(struct sock *s)
+/*
+ * Whether an application has accepted the socket and not closed it yet. unaccepted:
+ * what is said of one that nobody has accepted.
+ */
+static __always_inline bool held_by(struct sock *s, bool unaccepted)
 {
 	struct socket *socket;
 
@@ -111,8 +114,25 @@ static __always_inline bool held_by_application(struct sock *s)
 	if (BPF_CORE_READ_BITFIELD_PROBED(s, sk_kern_sock))
 		return false;
 	socket = s->sk_socket;
+	if (!socket)
+		return unaccepted;
 	/* The socket of an MPTCP subflow is another's: it never sees close(2). */
-	return socket && (__u64)socket->sk == (__u64)s;
+	return (__u64)socket->sk == (__u64)s;
+}
+
+static __always_inline bool held_by_application(struct sock *s)
+{
+	return held_by(s, false);
+}
+
+/*
+ * Whether an application works on what came on a connection that is closed. One
+ * that was ended at once has brought it nothing, or what came with the handshake,
+ * and that it reads, also if it accepts later than the end.
+ */
+static __always_inline bool worked_on(struct conn *c, struct sock *s)
+{
+	return c->trimmed ? c->flags & CONN_SPOKE && held_by(s, true) : held_by_application(s);
 }
 
 /* Which cohort a handshake may join; looked up only while one gathers. */
@@ -136,24 +156,33 @@ static __always_inline void conn_open_free(__u32 target, struct target_state *st
 }
 
 /*
- * The packet that completes a handshake may bring a request: where the server
+ * The packet that completes a handshake may bring payload: where the server
  * asked for that (TCP_DEFER_ACCEPT), when the ACK before it was lost, and a SYN
- * may (TCP Fast Open). No program on packets sees it at this socket, and it is too
- * late to hold it. Or it is the hello of TLS: the answer will tell.
+ * may (TCP Fast Open). How much, bytes.
  */
-static __always_inline void conn_open_asked(struct bpf_sock_ops *ctx, struct conn *c,
-					    struct target_conf *conf, struct target_state *st)
+static __always_inline __u32 brought_along(struct bpf_sock_ops *ctx)
 {
 	void *data = (void *)(long)ctx->skb_data;
-	struct origin o = { .party = c->party, .limit = c->most };
 	__u32 len = ctx->skb_len, header;
 
 	if (data + TCP_HEADER > (void *)(long)ctx->skb_data_end)
-		return;
+		return 0;
 	header = ((__u8 *)data)[12] >> 4 << 2;
-	if (len <= header)
+	return len > header ? len - header : 0;
+}
+
+/*
+ * It is a request that no program on packets sees at this socket, and that it is
+ * too late to hold. Or it is the hello of TLS: the answer will tell.
+ */
+static __always_inline void conn_open_asked(struct conn *c, struct target_conf *conf,
+					    struct target_state *st, __u32 said)
+{
+	struct origin o = { .party = c->party, .limit = c->most };
+
+	if (!said)
 		return;
-	c->arrived_end = c->in_end = c->in_end + len - header;
+	c->arrived_end = c->in_end = c->in_end + said;
 	c->flags = CONN_SPOKE | CONN_UNSEEN;
 	c->asked = c->opened;
 	conn_heard(c, c->opened);
@@ -225,7 +254,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	struct target_conf *conf;
 	__u64 party = 0, now = bpf_ktime_get_ns();
 	bool reserved, flood, asked, trim = false;
-	__u32 target, cohort;
+	__u32 target, cohort, said;
 	struct conn *c;
 
 	if (!id || !sk)
@@ -239,6 +268,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	sockops_key(ctx, target, &key);
 	origin_of(conf, target, key.remote, &o);
 	flood = flooded_lately(st, now);
+	said = brought_along(ctx);
 	conn_note_handshake(ctx, st, &key, now, flood);
 	cohort = cohort_of(conf, &key);
 	if (conf->flags & TARGET_PARTIES)
@@ -274,9 +304,11 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 			stranger_made(target);
 		/*
 		 * Who has said nothing to a listener that waits for that, for longer than
-		 * a reservation lasts, is a newcomer like any other.
+		 * a reservation lasts, is a newcomer like any other. But who speaks at
+		 * last has its request with the application now, and no reset takes that
+		 * back: it is counted, for the work will be done.
 		 */
-		asked = flood || st->defers;
+		asked = flood || (st->defers && !said);
 		trim = asked && !conn_admit(&key, conf, st, now, &o);
 		c->taken = asked && !trim ? o.party : conn_take(target, conf, st, &o);
 		COUNT(target, unreserved);
@@ -296,7 +328,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	c->untouched = times_accept(conf);
 	/* Last, and for all CPUs to see in this order: from here on packets count. */
 	__sync_lock_test_and_set(&c->counted, 1);
-	conn_open_asked(ctx, c, conf, st);
+	conn_open_asked(c, conf, st, said);
 	/* Another program may have asked for other calls. */
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
 					       BPF_SOCK_OPS_RTT_CB_FLAG);
@@ -334,8 +366,7 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 	c = bpf_sk_storage_get(&conns, sk, 0, 0);
 	if (!c || !c->counted)
 		return;
-	/* Of one that was ended at once the application has nothing to work on. */
-	if (state == BPF_TCP_CLOSE && !c->trimmed && held_by_application((struct sock *)bpf_skc_to_tcp_sock(sk))) {
+	if (state == BPF_TCP_CLOSE && worked_on(c, (struct sock *)bpf_skc_to_tcp_sock(sk))) {
 		if (request_of(c) == REQUEST_HELD)
 			request_finish(c); /* the client has given up, and nobody works on it */
 		return;

@@ -19,7 +19,8 @@
 
 /*
  * State and party are one word of the connection's record: whoever changes the
- * state has what is to be given back, or to go on.
+ * state has what is to be given back, or to go on. So is a part of the request's
+ * number: who looked at one and has found it to be over ends no other one.
  */
 static __always_inline __u32 request_of(struct conn *c)
 {
@@ -28,7 +29,13 @@ static __always_inline __u32 request_of(struct conn *c)
 
 static __always_inline __u64 party_of(__u64 request)
 {
-	return request & ~(__u64)REQUEST_STATE;
+	return request & ~(__u64)(REQUEST_STATE | REQUEST_NTH);
+}
+
+/* The same request in another state. */
+static __always_inline __u64 in_state(__u64 request, __u32 state)
+{
+	return (request & ~(__u64)REQUEST_STATE) | state;
 }
 
 /* Sets *party where it is the one that makes this turn. */
@@ -38,17 +45,14 @@ static __always_inline bool turn(struct conn *c, __u32 from, __u32 to, __u64 *pa
 
 	*party = party_of(was);
 	return (was & REQUEST_STATE) == from &&
-	       __sync_val_compare_and_swap(&c->request, was, to ? *party | to : REQUEST_NONE) == was;
+	       __sync_val_compare_and_swap(&c->request, was, to ? in_state(was, to) : REQUEST_NONE) == was;
 }
 
-/* The request is over, or will never be: its slot or its place goes to another. */
-static __always_inline void request_finish(struct conn *c)
+/* What a request had goes to another. */
+static __always_inline void request_over(struct conn *c, __u64 was)
 {
 	struct target_state *st = state_of(c->target);
-	__u64 was;
 
-	c->answering = ANSWER_NONE;
-	was = __sync_lock_test_and_set(&c->request, REQUEST_NONE);
 	if (!st || was == REQUEST_NONE)
 		return;
 	if ((was & REQUEST_STATE) == REQUEST_HELD) {
@@ -59,6 +63,31 @@ static __always_inline void request_finish(struct conn *c)
 	}
 }
 
+/* The request is over, or will never be: its slot or its place goes to another. */
+static __always_inline void request_finish(struct conn *c)
+{
+	c->answering = ANSWER_NONE;
+	request_over(c, __sync_lock_test_and_set(&c->request, REQUEST_NONE));
+}
+
+/*
+ * What the agent's programs look at, they do without the socket's lock. They read
+ * this before anything that is said of the request,
+ */
+static __always_inline __u64 request_seen(struct conn *c)
+{
+	return __sync_fetch_and_add(&c->request, 0); /* with a barrier */
+}
+
+/* and end that one, or none: what was said may be of another by now. */
+static __always_inline bool request_end(struct conn *c, __u64 seen)
+{
+	if (__sync_val_compare_and_swap(&c->request, seen, REQUEST_NONE) != seen)
+		return false;
+	request_over(c, seen);
+	return true;
+}
+
 /*
  * A request has taken its slot or its place. Another segment of it may have
  * been faster on another CPU, and the connection may have ended meanwhile:
@@ -67,7 +96,11 @@ static __always_inline void request_finish(struct conn *c)
 static __always_inline bool request_begins(struct conn *c, struct target_state *st, __u32 state,
 					   __u64 party)
 {
-	if (__sync_val_compare_and_swap(&c->request, REQUEST_NONE, party | state) != REQUEST_NONE) {
+	__u64 next = party | state | (++c->nth * REQUEST_FIRST & REQUEST_NTH);
+
+	if (c->answering && request_of(c) == REQUEST_NONE)
+		c->answering = ANSWER_NONE; /* of one that request_end() has ended */
+	if (__sync_val_compare_and_swap(&c->request, REQUEST_NONE, next) != REQUEST_NONE) {
 		if (state == REQUEST_HELD)
 			stop_waiting(c->target, st, party);
 		else

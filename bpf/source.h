@@ -20,7 +20,7 @@
 
 /* Of a party: the lowest bits are its class, the upper ones its source; 0 is none. */
 #define PARTY_CLASS ((__u64)(CLASSES - 1))
-#define PARTY_SOURCE (~PARTY_CLASS & ~(__u64)REQUEST_STATE)
+#define PARTY_SOURCE (~PARTY_CLASS & ~(__u64)(REQUEST_STATE | REQUEST_NTH))
 
 /* Of the word that counts a source: how many, under a tag that is part of its key. */
 #define SOURCE_COUNT 0xffffffULL
@@ -56,7 +56,7 @@ static __always_inline bool is_mapped(const __u32 *address)
 /*
  * What the units of an address are counted under. The seed is the target's: keys
  * of different targets are different, and nobody can look for an address with
- * the key of another. That two sources have the same key is as likely as 2^-58.
+ * the key of another. That two sources have the same key is as likely as 2^-50.
  */
 static __always_inline __u64 source_of(struct policy *p, const __u32 *address)
 {
@@ -70,7 +70,7 @@ static __always_inline __u64 source_of(struct policy *p, const __u32 *address)
 		low = (__u64)(address[2] & p->mask6[2]) << 32 | (address[3] & p->mask6[3]);
 	}
 	low = mix(low ^ mix(high ^ p->seed)) & PARTY_SOURCE;
-	return low ? low : REQUEST_STATE + 1;
+	return low ? low : ~PARTY_SOURCE + 1;
 }
 
 __noinline int find_origin(__u32 target, struct address *a, struct origin *o)

@@ -260,6 +260,8 @@ enum request_state {
 	REQUEST_GRANTING = 2 << 4, /* it has a slot; what came behind it is still on its way */
 	REQUEST_BUSY = 3 << 4,     /* the application has it */
 	REQUEST_STATE = 3 << 4,    /* the bits that say so */
+	REQUEST_FIRST = 1 << 6,    /* the lowest of those that tell it from the one before */
+	REQUEST_NTH = 0xff << 6,
 };
 
 enum answering {
@@ -273,7 +275,7 @@ struct conn {
 	__u32 target;
 	__u32 counted;   /* 1 while it holds a slot */
 	__u32 resting;   /* 1 while it is kept open for a next request */
-	__u32 flags;     /* not atomic: packets only, the slot does not depend on it */
+	__u32 flags;     /* not atomic: packets only; the slot depends on it where it was trimmed */
 	__u32 in_end;    /* sequence number behind the newest byte received */
 	__u32 out_end;   /* the same for bytes sent */
 	__u32 cohort;    /* epoch of the cohort that it may join, or is in; 0: none */
@@ -288,7 +290,7 @@ struct conn {
 	__u64 taken;     /* of the connection, where it is the unit: to be given back */
 
 	/* With the unit request. */
-	__u64 request;     /* enum request_state, and the party of the request */
+	__u64 request;     /* enum request_state, and the party of the request; see request.h */
 	__u32 per_request; /* 1: this is one, and counted says nothing of a slot */
 	__u32 most;        /* units of its source */
 	__u32 arrived_end; /* like in_end, before what is held */
@@ -297,14 +299,16 @@ struct conn {
 	__u64 release;     /* its pace slot, ns; 0: none */
 	__u64 output;      /* last output of a response, or of what may be session tickets, ns */
 
-	__u32 trimmed;     /* 1: it came over the limit in flood mode, and is to be ended */
+	__u32 trimmed;     /* 1: it came over the limit, and is to be ended */
 	__u32 untouched;   /* 1: with TARGET_ACCEPT, and the application has not read or written yet */
 	__u64 heard;       /* then: when the client's first payload came, ns; 0: none has */
+	__u32 nth;         /* requests that have begun */
+	__u32 pad;
 };
 
 /*
  * How many classes there can be: 0 is none, 1 all sources that no other has. A
- * party has four bits for it, and two that a request has for its state.
+ * party has four bits for it, and ten that a request has for its state and number.
  */
 #define CLASSES 16
 #define CLASS_OTHERS 1

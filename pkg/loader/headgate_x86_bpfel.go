@@ -66,6 +66,8 @@ type headgateConn struct {
 	Trimmed    uint32
 	Untouched  uint32
 	Heard      uint64
+	Nth        uint32
+	Pad        uint32
 }
 
 type headgateCorrection struct {

@@ -26,7 +26,7 @@ const (
 	shareBits = 31 // SHARE_BITS
 
 	// partySource are the bits of a party that say which source, PARTY_SOURCE.
-	partySource = ^uint64(1<<6 - 1)
+	partySource = ^uint64(1<<14 - 1)
 
 	// mapped is where IPv4 is among the addresses of IPv6, bits.
 	mapped = 96
