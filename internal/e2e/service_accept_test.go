@@ -23,7 +23,7 @@ import (
 // leisure or of the server's work is in it.
 func TestAcceptWait(t *testing.T) {
 	const clients = 12
-	for _, test := range []struct {
+	tests := []struct {
 		name      string
 		pause     time.Duration // of the server before each accept
 		greets    bool          // the server speaks first
@@ -43,17 +43,28 @@ func TestAcceptWait(t *testing.T) {
 		{name: "TLS at leisure", leisure: 400 * time.Millisecond, request: "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", longest: 100 * time.Millisecond, addresses: four},
 		{name: "clients at leisure", leisure: 400 * time.Millisecond, longest: 100 * time.Millisecond, addresses: four},
 		{name: "slow work", work: 400 * time.Millisecond, longest: 100 * time.Millisecond, addresses: six},
-	} {
+	}
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	var listeners []net.Listener
+	var ports []uint16
+	for i := range tests {
+		ports = append(ports, uint16(port+i))
+		ln, err := srv.Listen("tcp", fmt.Sprintf(":%d", port+i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		listeners = append(listeners, ln)
+	}
+	startAgent(t, srv, 0, func(r *config.Rule) {
+		fixed(100)(r)
+		r.Ports, r.Signal = ports, config.SignalAccept
+	})
+	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			l := lab.ForTest(t, "srv", "cli")
-			srv, cli := l.Host("srv"), l.Host("cli")
-			ln, err := srv.Listen("tcp", fmt.Sprintf(":%d", port))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ln.Close()
-			startAgent(t, srv, port, func(r *config.Rule) { fixed(100)(r); r.Signal = config.SignalAccept })
-
+			t.Parallel() // to wait is most of it
+			ln, to := listeners[i], netip.AddrPortFrom(test.addresses(srv), ports[i])
 			var mu sync.Mutex
 			var waits []time.Duration
 			connected := make(map[string]time.Time)
@@ -87,7 +98,7 @@ func TestAcceptWait(t *testing.T) {
 					d := new(net.Dialer)
 					d.SetMultipathTCP(test.multipath)
 					err := cli.Do(func() (err error) {
-						c, err = d.Dial("tcp", netip.AddrPortFrom(test.addresses(srv), port).String())
+						c, err = d.Dial("tcp", to.String())
 						return err
 					})
 					if err != nil {
@@ -111,7 +122,7 @@ func TestAcceptWait(t *testing.T) {
 			}
 			all.Wait()
 
-			h := measured(t, 0, loader.Lifetime)
+			h := measured(t, i, loader.Lifetime)
 			if h.Count != clients {
 				t.Errorf("%d connections were timed, want %d", h.Count, clients)
 			}
@@ -136,7 +147,7 @@ func six(h *lab.Host) netip.Addr  { return h.Addr6 }
 // not because what they do takes long. What is reported is the wait.
 func TestLimitFollowsAccept(t *testing.T) {
 	const carries, initial = 8, 20
-	for _, test := range []struct {
+	tests := []struct {
 		name    string
 		workers int // connections at once; 0: any number
 		work    time.Duration
@@ -144,20 +155,27 @@ func TestLimitFollowsAccept(t *testing.T) {
 	}{
 		{"a worker for some", carries, work, true},
 		{"a worker for everybody, slow", 0, 10 * work, false},
-	} {
+	}
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	var all []config.Rule
+	for i, test := range tests {
+		serveAt(t, srv, uint16(port+i), backend.Spec{Protocol: "http", Service: test.work, MaxConns: test.workers})
+		all = append(all, rule(srv, fmt.Sprint("r", i), uint16(port+i), func(r *config.Rule) {
+			r.Signal = config.SignalAccept
+			r.Limit = config.Limit{Algorithm: "aimd", Params: controller.Params{
+				Initial: new(initial), Min: new(1), BackoffRatio: new(0.5), Timeout: new(work / 2),
+			}}
+		}))
+	}
+	a := start(t, rules(all...))
+	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			srv, cli, to := hosts(t)
-			serve(t, srv, backend.Spec{Protocol: "http", Service: test.work, MaxConns: test.workers})
-			a := startAgent(t, srv, port, func(r *config.Rule) {
-				r.Signal = config.SignalAccept
-				r.Limit = config.Limit{Algorithm: "aimd", Params: controller.Params{
-					Initial: new(initial), Min: new(1), BackoffRatio: new(0.5), Timeout: new(work / 2),
-				}}
-			})
+			t.Parallel()
 			var rec load.Recorder
 			err := cli.Do(func() error {
 				return load.Run(t.Context(), load.Config{
-					Target:   to,
+					Target:   netip.AddrPortFrom(srv.Addr4, uint16(port+i)),
 					Arrivals: load.Poisson(1, load.Step{Rate: 3 * carries / work.Seconds(), For: 2500 * time.Millisecond}),
 					Request:  load.Get("/"),
 					Timeout:  patience,
@@ -166,7 +184,7 @@ func TestLimitFollowsAccept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			st := target(a)
+			st := targetOf(t, a, fmt.Sprint("r", i))
 			t.Logf("limit %d, a wait of %v s; %+v", st.Limit, st.Window.MeanSeconds, rec.Counts())
 			if falls := st.Limit < initial*3/4; falls != test.falls {
 				t.Errorf("the limit is %d, and was %d", st.Limit, initial)

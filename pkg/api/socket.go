@@ -237,6 +237,10 @@ func handle[Request, Answer any](mux *http.ServeMux, pattern string, log *slog.L
 			fail(w, http.StatusBadRequest, fmt.Errorf("the body is not a request: %w", err), log)
 			return
 		}
+		if tooLate(r) {
+			fail(w, http.StatusRequestTimeout, errors.New("who asked has given up before the agent came to it"), log)
+			return
+		}
 		answer, err := do(request)
 		if err != nil {
 			fail(w, codeOf(err), err, log)
@@ -244,6 +248,12 @@ func handle[Request, Answer any](mux *http.ServeMux, pattern string, log *slog.L
 		}
 		writeJSON(w, answer, log)
 	})
+}
+
+// tooLate says whether a request was to be begun before now, see beginHeader.
+func tooLate(r *http.Request) bool {
+	before, err := strconv.ParseInt(r.Header.Get(beginHeader), 10, 64)
+	return err == nil && time.Now().UnixMilli() > before
 }
 
 func codeOf(err error) int {

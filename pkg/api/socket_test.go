@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -182,6 +184,29 @@ func TestSocketInput(t *testing.T) {
 	for _, p := range []string{"/", "/metrics", "/api/v1/x"} {
 		if resp, _ := post(t, path, p, "{}"); resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s", p, resp.Status)
+		}
+	}
+}
+
+// What an agent finds in its socket after it hung is not done: who asked has been
+// told that there was no answer.
+func TestSocketTooLate(t *testing.T) {
+	for after, want := range map[time.Duration]int{-time.Millisecond: http.StatusRequestTimeout, time.Minute: http.StatusOK} {
+		ctl := &fakeControl{}
+		path := serveSocket(t, ctl, "")
+		req := httptest.NewRequest(http.MethodPost, "http://headgate"+limitPath, strings.NewReader(`{"target": "8080", "limit": 5}`))
+		req.RequestURI = ""
+		req.Header.Set(beginHeader, strconv.FormatInt(time.Now().Add(after).UnixMilli(), 10))
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
+			return net.Dial("unix", path)
+		}}}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if done := len(ctl.told) == 1; resp.StatusCode != want || done != (want == http.StatusOK) {
+			t.Errorf("to be begun within %v: %s, told %v", after, resp.Status, ctl.told)
 		}
 	}
 }
