@@ -197,8 +197,8 @@ func TestSocketTooLate(t *testing.T) {
 		req := httptest.NewRequest(http.MethodPost, "http://headgate"+limitPath, strings.NewReader(`{"target": "8080", "limit": 5}`))
 		req.RequestURI = ""
 		req.Header.Set(beginHeader, strconv.FormatInt(time.Now().Add(after).UnixMilli(), 10))
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
-			return net.Dial("unix", path)
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}}}
 		resp, err := client.Do(req)
 		if err != nil {
