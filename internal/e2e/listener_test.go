@@ -245,7 +245,6 @@ func (k *keeper) asked() (n int) {
 // request all the same, and it is counted for as long as the server keeps it; also if
 // the server accepts it only after the end.
 func TestDeferAcceptBesideFlood(t *testing.T) {
-	const clients = floodLimit + 20
 	r := newFloodRig(t, "1")
 	to := netip.AddrPortFrom(r.srv.Addr4, port)
 	a := protect(t, r.srv, floodLimit)
@@ -253,8 +252,12 @@ func TestDeferAcceptBesideFlood(t *testing.T) {
 	stop := r.flood(t, 2000)
 	defer stop()
 	await(t, "flood mode", func() (any, bool) { st := target(a); return st, st.Flood })
-	c := newCrowd(t, r.cli, to, clients)
+	c := newCrowd(t, r.cli, to, floodLimit+20)
 	c.wait(t, patience)
+	clients := len(c.connected)
+	if clients <= floodLimit {
+		t.Fatalf("%v: none is over the limit", c)
+	}
 	for _, fd := range c.connected {
 		if _, err := unix.Write(fd, []byte("x")); err != nil {
 			t.Fatal(err)
@@ -272,12 +275,13 @@ func TestDeferAcceptBesideFlood(t *testing.T) {
 	await(t, "what is over the limit is ended", func() (any, bool) {
 		st := target(a)
 		over += ended()
-		return fmt.Sprint(over, st), over > 0 && uint64(over) == st.TrimmedTotal && st.InFlight == floodLimit+over
+		// Handshakes of the flood may have slots for a moment: then more are over.
+		return fmt.Sprint(over, st), over >= clients-floodLimit && uint64(over) == st.TrimmedTotal && st.InFlight == clients
 	})
 	k := keepOn(t, ln)
-	await(t, "the server has all", func() (any, bool) { return k.held(), k.held() == floodLimit+over })
-	if n, st := k.asked(), target(a); n != floodLimit+over || st.InFlight != n {
-		t.Errorf("the server works on %d, %d are in flight, want %d", n, st.InFlight, floodLimit+over)
+	await(t, "the server has all", func() (any, bool) { return k.held(), k.held() == clients })
+	if n, st := k.asked(), target(a); n != clients || st.InFlight != n {
+		t.Errorf("the server works on %d, %d are in flight, want %d", n, st.InFlight, clients)
 	}
 	c.close()
 	k.empty(t, a)
