@@ -28,7 +28,6 @@ type target struct {
 	config config.Target
 	algo   controller.Algorithm
 	signal loader.Signal
-	accept bool        // the signal is the wait of a connection, not its lifetime
 	mode   config.Mode // in force
 
 	overridden override
@@ -138,7 +137,6 @@ func newTarget(t config.Target, key loader.TargetKey) (*target, error) {
 		config:    t,
 		algo:      algo,
 		signal:    signal,
-		accept:    t.Rule.Signal == config.SignalAccept,
 		mode:      t.Rule.Mode,
 		quantiles: signal == loader.RTT || p.SampleWindow != nil && *p.SampleWindow == controller.Percentile,
 		service:   meter{signal: loader.Service},
@@ -208,12 +206,12 @@ func (t *target) retune(g *loader.Gate, c retuning, r loader.Reading, now time.D
 			t.change = change{reason: "the rule has changed", at: now}
 		}
 	}()
-	if same := t.signal == n.signal && t.accept == n.accept && !c.unit; same && controller.Resume(n.algo, t.algo) {
+	if same := c.was.Signal == n.config.Rule.Signal && !c.unit; same && controller.Resume(n.algo, t.algo) {
 		t.algo = n.algo
 		t.decision = t.algo.Decide(controller.Tick{Now: now})
 		return nil
 	}
-	t.algo, t.signal, t.accept = n.algo, n.signal, n.accept
+	t.algo, t.signal = n.algo, n.signal
 	t.epoch = max(r.CohortEpoch, t.decision.CohortEpoch+t.epoch)
 	t.last = r
 	t.begin(now)
@@ -342,7 +340,7 @@ func (t *target) order() loader.Order {
 		Limit:        limit,
 		AfterRefusal: after,
 		Signal:       t.signal,
-		Accept:       t.accept,
+		Accept:       rule.Signal == config.SignalAccept,
 		Tick:         t.tick,
 		CohortEpoch:  d.CohortEpoch + t.epoch,
 		CohortSize:   d.CohortSize,

@@ -142,11 +142,11 @@ func Check() (map[Capability]bool, error) {
 // loadPrograms loads each program by itself, so that one which this kernel
 // does not take costs only what it is for.
 func (g *Gate) loadPrograms() error {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("clock: %w", err)
+	now, err := clock()
+	if err != nil {
+		return err
 	}
-	g.loaded = uint64(now.Nano())
+	g.loaded = uint64(now)
 	for name := range g.spec.Programs {
 		p, err := g.load(name, nil)
 		capability, canDoWithout := optional[name]

@@ -39,9 +39,18 @@ func LeaseLeft(dir string) (left time.Duration, ok bool, err error) {
 	if until == 0 {
 		return 0, false, nil
 	}
+	now, err := clock()
+	if err != nil {
+		return 0, false, err
+	}
+	return time.Duration(until) - now, true, nil
+}
+
+// clock is CLOCK_MONOTONIC, on which all times in the maps are.
+func clock() (time.Duration, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, false, fmt.Errorf("clock: %w", err)
+		return 0, fmt.Errorf("clock: %w", err)
 	}
-	return time.Duration(int64(until) - now.Nano()), true, nil
+	return time.Duration(now.Nano()), nil
 }

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"headgate/internal/lab"
+	"headgate/pkg/scope"
 )
 
 // bpffs is a BPF file system of these tests' own; empty without root.
@@ -80,11 +79,32 @@ func logOf() (*slog.Logger, *bytes.Buffer) {
 // monotonic is CLOCK_MONOTONIC, on which leases and reservations end.
 func monotonic(t testing.TB) time.Duration {
 	t.Helper()
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+	now, err := clock()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(ts.Nano())
+	return now
+}
+
+// netnsOf opens the network namespace of a host, until the test ends.
+func netnsOf(t testing.TB, h *lab.Host) *scope.Netns {
+	t.Helper()
+	ns, err := scope.OpenNetns(h.NetNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// cgroupRoot is where the programs that count connections are attached.
+func cgroupRoot(t testing.TB) string {
+	t.Helper()
+	root, err := scope.Cgroup2()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
 }
 
 // mustNotExist checks that a path is gone.

@@ -53,15 +53,8 @@ func TestAdoptBlind(t *testing.T) {
 	waiting := []net.Conn{connect(), connect()} // nobody accepts these
 
 	g := openForTest(t)
-	ns, err := scope.OpenNetns(srv.NetNS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	root, err := scope.Cgroup2()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := netnsOf(t, srv)
+	root := cgroupRoot(t)
 	blind, err := g.load(headgateProgHeadgateAdopt, func(spec *ebpf.CollectionSpec) error {
 		return spec.Variables["adopt_blind"].Set(true)
 	})
@@ -355,15 +348,8 @@ func TestRecountAsksFirst(t *testing.T) {
 		accepted = append(accepted, s.(*net.TCPConn))
 	}
 	g := openForTest(t)
-	ns, err := scope.OpenNetns(srv.NetNS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	root, err := scope.Cgroup2()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := netnsOf(t, srv)
+	root := cgroupRoot(t)
 	id, err := g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, enforce(100), monotonic(t)+time.Minute)
 	if err != nil {
 		t.Fatal(err)

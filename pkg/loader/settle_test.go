@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"headgate/internal/lab"
-	"headgate/pkg/scope"
 )
 
 // What nobody else ends is settled, whatever party its request is of; what goes on
@@ -37,11 +36,7 @@ func TestSettle(t *testing.T) {
 	}
 
 	g := openForTest(t)
-	ns, err := scope.OpenNetns(srv.NetNS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
+	ns := netnsOf(t, srv)
 	o := enforce(10)
 	o.Requests, o.Idle, o.MaxWait = true, time.Hour, time.Millisecond
 	id, err := g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, o, monotonic(t)+time.Minute)
