@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
@@ -75,7 +77,8 @@ func launch(t *testing.T, program string, h *lab.Host, yaml string, flags ...str
 		t.Fatal(err)
 	}
 	args := append([]string{"run", "-c", file, "--state", stateDir(), "--lease", lease.String()}, flags...)
-	return startProcess(t, program, h.Command(t.Context(), program, args...), h)
+	// Not of the test's context, which ends before the clean-up that asks it.
+	return startProcess(t, program, h.Command(context.WithoutCancel(t.Context()), program, args...), h)
 }
 
 // startProcess starts a command that becomes an agent.
@@ -87,6 +90,9 @@ func startProcess(t *testing.T, program string, cmd *lab.Cmd, h *lab.Host) *agen
 		t.Fatalf("start the agent: %v", err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			p.dump(t)
+		}
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
 		if t.Failed() {
@@ -97,6 +103,21 @@ func startProcess(t *testing.T, program string, cmd *lab.Cmd, h *lab.Host) *agen
 		}
 	})
 	return p
+}
+
+// dump has a process that still runs log what it is doing, and says where the
+// kernel has its threads: why one hangs cannot be asked later.
+func (p *agentProcess) dump(t *testing.T) {
+	t.Helper()
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", p.cmd.Process.Pid))
+	for _, thread := range threads {
+		if stack, err := os.ReadFile(thread); err == nil {
+			t.Logf("%s:\n%s", thread, stack)
+		}
+	}
+	if p.cmd.Process.Signal(syscall.SIGQUIT) == nil {
+		time.Sleep(time.Second) // it ends by itself when it has written all of it
+	}
 }
 
 // ask runs another verb beside the agent and returns what it prints.
