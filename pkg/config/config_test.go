@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"headgate/pkg/controller"
 	"headgate/pkg/pace"
@@ -258,6 +259,47 @@ func TestLoadFile(t *testing.T) {
 	}
 	if _, err := Load(Input{File: file}); err != nil {
 		t.Errorf("a file with CRLF and a byte order mark: %v", err)
+	}
+}
+
+// What is given by a pipe is read; nobody is waited for who says nothing.
+func TestLoadPipe(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := w.WriteString("rules: [{port: 80}]"); err != nil {
+		t.Fatal(err)
+	}
+	pipe := fmt.Sprintf("/proc/self/fd/%d", r.Fd())
+	if _, err := read(pipe, 10*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a pipe that is not closed: got %v", err)
+	}
+	if _, err := w.WriteString("rules: [{port: 80}]"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := Load(Input{File: pipe}); err != nil {
+		t.Errorf("a pipe: %v", err)
+	}
+
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Load(Input{File: fifo})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("a pipe that nobody writes to was taken for a configuration")
+		}
+	case <-time.After(patience / 2):
+		t.Error("waits for somebody to write to a pipe")
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Input is what a configuration is made from.
@@ -74,23 +76,34 @@ func DefaultRule() Rule {
 	}
 }
 
+// patience is how long [Load] waits for what a pipe has to say.
+const patience = 5 * time.Second
+
 // Load makes a configuration. When the file can be read but is wrong, or an
 // override or port is, the error is of type [Errors] and holds everything
-// that is wrong.
+// that is wrong. A pipe will do for a file; one that nobody writes to is empty,
+// and one that is not closed within 5 s is an error.
 func Load(in Input) (*Config, error) {
 	if in.File == "" {
 		return Parse(nil, in)
 	}
-	f, err := os.Open(in.File)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	data, err := read(in.File, patience)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	return Parse(data, in)
+}
+
+// read returns what is in a file, or in a pipe if that is closed within patience:
+// an agent that waited for it would hear nothing else.
+func read(file string, patience time.Duration) ([]byte, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	_ = f.SetReadDeadline(time.Now().Add(patience)) // a regular file has none and needs none
+	return io.ReadAll(io.LimitReader(f, maxSize+1))
 }
 
 // Parse is Load with the content of in.File at hand.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -99,9 +100,13 @@ type Content struct {
 	err string // why it cannot be read
 }
 
-// Sum reads a file.
+// Sum reads a file. What is no regular file is left alone: what a pipe says can
+// be read only once, and perhaps has to be waited for.
 func Sum(name string) Content {
-	f, err := os.Open(name)
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return Content{err: "no regular file"}
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe may have come in between
 	if err != nil {
 		return Content{err: reason(err)}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -159,5 +160,35 @@ func TestChangedBefore(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A pipe says what it has to say once, and not to us.
+func TestPipe(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan Content, 1)
+	go func() { ended <- Sum(name) }()
+	select {
+	case <-ended:
+	case <-time.After(recheck):
+		t.Fatal("waits for somebody to write to a pipe")
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("a"); err != nil {
+		t.Fatal(err)
+	}
+	Sum(name)
+	if err := f.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Read(make([]byte, 1)); err != nil {
+		t.Errorf("what is in a pipe is taken out: %v", err)
 	}
 }
