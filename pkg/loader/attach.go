@@ -267,8 +267,9 @@ func alive(l link.Link) bool {
 // It walks the kernel's table of TCP sockets by iter/tcp, which is to be done as
 // seldom as can be: that takes a reference to every socket there, also to one that
 // is only just being made, whose own count of references is not set yet. Linux 6.1
-// was seen to warn of that (refcount_t: addition on 0), and to hang later. So what
-// is done again and again asks first whether there is anything to count.
+// and 6.18 were seen to warn of that (refcount_t: addition on 0), and 6.1 to hang
+// later. So who only wants to count what is not asks first whether there is
+// anything, see [Gate.Misses].
 func (g *Gate) Adopt(ns *scope.Netns) error {
 	p := g.progs[headgateProgHeadgateAdopt]
 	if p == nil {

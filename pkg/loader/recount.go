@@ -139,7 +139,7 @@ func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
 
 // adopt has connections counted that are not.
 func (r *recount) adopt(walks []Walk, missed map[uint32]Drift) error {
-	walks = slices.DeleteFunc(slices.Clone(walks), func(w Walk) bool { return !w.Always && !r.gate.misses(w.Netns) })
+	walks = slices.DeleteFunc(slices.Clone(walks), func(w Walk) bool { return !w.Always && !r.gate.Misses(w.Netns) })
 	if len(walks) == 0 {
 		return nil
 	}
@@ -158,9 +158,9 @@ func (r *recount) adopt(walks []Walk, missed map[uint32]Drift) error {
 	return nil
 }
 
-// misses says whether a namespace may have connections that are to be counted and
+// Misses says whether a namespace may have connections that are to be counted and
 // are not.
-func (g *Gate) misses(ns *scope.Netns) (some bool) {
+func (g *Gate) Misses(ns *scope.Netns) (some bool) {
 	ids := make(map[uint16]uint32)
 	first, last := uint16(math.MaxUint16), uint16(0)
 	for key, id := range g.ids {
