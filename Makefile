@@ -12,7 +12,11 @@ KERNELS ?=
 
 ROOT    := $(filter 0,$(shell id -u))
 SUDO    := $(if $(ROOT),,sudo)
-VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+
+# Before the first tag: a version before all others that packages take for one,
+# which a commit alone is not.
+VERSION := $(shell git describe --tags --dirty 2>/dev/null || \
+	echo "v0.0.0-$$(git rev-list --count HEAD 2>/dev/null || echo 0).g$$(git describe --always --dirty 2>/dev/null || echo unknown)")
 
 # No C is linked, so that the binary and the tests run on any Linux.
 export CGO_ENABLED := 0
@@ -168,10 +172,12 @@ testbed-deb:
 .PHONY: testbed
 testbed: testbed-deb ## Bring up three machines and run the testbed's scenario on them (vagrant)
 	vagrant up
-	ON_SERVER='vagrant ssh server -c' ON_CLIENT='vagrant ssh client -c' SERVER=192.168.77.10 testbed/scenario
+	ON_SERVER='vagrant ssh server -c' ON_CLIENT='vagrant ssh client -c' ON_OBSERVER='vagrant ssh observer -c' \
+		SERVER=192.168.77.10 testbed/scenario
 
 .PHONY: testbed-qemu
-testbed-qemu: testbed-deb ## The same in an emulated machine, with no Vagrant (root, debootstrap, qemu; ten minutes)
+testbed-qemu: testbed-deb ## The same in an emulated machine, with no Vagrant (root; ten minutes)
+	$(if $(ROOT),bash .ci/deps testbed)
 	testbed/qemu dist/testbed.deb
 
 .PHONY: cleanup

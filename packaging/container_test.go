@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +31,8 @@ type node struct {
 	run    string
 	config string
 	rootfs string
-	runc   string // where it keeps what it knows
+	runc   string     // where it keeps what it knows
+	api    *apiServer // of its cluster; nil for none
 }
 
 func newNode(t *testing.T, rootfs string) *node {
@@ -102,6 +102,15 @@ func (n *node) bundle(t *testing.T, pod *corev1.PodSpec, forbidden string) strin
 			"destination": m.MountPath, "type": "bind", "source": source, "options": []string{"rbind", access},
 		})
 	}
+	env := []string{"PATH=/usr/bin", "HEADGATE_NODE=" + nodeName}
+	if n.api != nil {
+		env = append(env, "KUBERNETES_SERVICE_HOST="+n.api.host, "KUBERNETES_SERVICE_PORT="+n.api.port)
+		if *pod.AutomountServiceAccountToken {
+			mounts = append(mounts, map[string]any{
+				"destination": "/var/run/secrets/kubernetes.io/serviceaccount", "type": "bind", "source": n.api.account, "options": []string{"rbind", "ro"},
+			})
+		}
+	}
 	namespaces := []map[string]string{{"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "cgroup"}}
 	if pod.HostNetwork {
 		namespaces = append(namespaces, map[string]string{"type": "network", "path": "/run/netns/" + n.netns})
@@ -123,7 +132,7 @@ func (n *node) bundle(t *testing.T, pod *corev1.PodSpec, forbidden string) strin
 		"process": map[string]any{
 			"user": map[string]any{"uid": *c.SecurityContext.RunAsUser, "gid": 0},
 			"cwd":  "/", "args": append([]string{"/usr/bin/headgate"}, c.Args...),
-			"env":             []string{"PATH=/usr/bin", "HEADGATE_NODE=test"},
+			"env":             env,
 			"noNewPrivileges": !*c.SecurityContext.AllowPrivilegeEscalation,
 			"capabilities":    map[string]any{"bounding": caps, "effective": caps, "permitted": caps},
 		},
@@ -250,6 +259,7 @@ func TestContainer(t *testing.T) {
 	rootfs := image(t)
 	t.Run("node", func(t *testing.T) { containerOfNode(t, newNode(t, rootfs)) })
 	t.Run("pods", func(t *testing.T) { containerOfPods(t, newNode(t, rootfs)) })
+	t.Run("cluster", func(t *testing.T) { containerOfCluster(t, newNode(t, rootfs)) })
 }
 
 // The image runs with what the manifests give it, protects a server of the node,
@@ -336,96 +346,6 @@ func containerOfNode(t *testing.T, n *node) {
 			for _, c := range every {
 				if named := strings.Contains(said, "CAP_"+string(c)); named != (c == missing) {
 					t.Errorf("CAP_%s named: %t\n%s", c, named, said)
-				}
-			}
-		})
-	}
-}
-
-// A pod's process is found and its namespace entered with what the overlay for
-// pods adds, and not without.
-func containerOfPods(t *testing.T, n *node) {
-	hierarchy := "/sys/fs/cgroup"
-	if _, err := os.Stat(hierarchy + "/unified"); err == nil {
-		hierarchy += "/unified"
-	}
-	// The server of somebody else: another namespace, a cgroup of its own.
-	name := fmt.Sprintf("headgate-image-%d.scope", os.Getpid())
-	pod := *n
-	pod.netns += "-pod"
-	run(t, "ip", "netns", "add", pod.netns)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", pod.netns) })
-	run(t, "ip", "-n", pod.netns, "link", "set", "lo", "up")
-	if err := os.Mkdir(filepath.Join(hierarchy, name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.Remove(filepath.Join(hierarchy, name)); err != nil {
-			t.Error(err)
-		}
-	})
-	// A socket's cgroup is the one that the process was in when it made it.
-	server := exec.Command("ip", "netns", "exec", pod.netns, "sh", "-c", "read go; exec busybox nc -ll -p 8080 -e cat")
-	stdin, err := server.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(hierarchy, name, "cgroup.procs"), strconv.Itoa(server.Process.Pid))
-	if _, err := io.WriteString(stdin, "go\n"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.WriteFile(filepath.Join(hierarchy, name, "cgroup.kill"), []byte("1"), 0o644); err != nil {
-			t.Error(err)
-		}
-		_ = server.Wait()
-		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			if procs, err := os.ReadFile(filepath.Join(hierarchy, name, "cgroup.procs")); err != nil || len(procs) == 0 {
-				return
-			}
-		}
-	})
-	write(t, filepath.Join(n.config, "headgate.yaml"), `rules:
-  - {name: web, port: 8080, limit: {algorithm: fixed, initial: 3}, scope: {cgroup: 'headgate-image-*.scope'}}
-`)
-	agent := kustomize(t, "kubernetes/overlays/pods")["DaemonSet/headgate"].(*appsv1.DaemonSet).Spec.Template.Spec
-	// protected says whether the limit is in force within so long.
-	protected := func(t *testing.T, c *container, within time.Duration) bool {
-		t.Helper()
-		for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-			out, err := exec.Command("runc", "--root", n.runc, "exec", c.id, "/usr/bin/headgate", "status", "-o", "json").CombinedOutput()
-			if err == nil && strings.Contains(string(out), name) {
-				return true
-			}
-		}
-		return false
-	}
-	c := n.start(t, &agent)
-	c.ready(t, &agent.Containers[0])
-	if !protected(t, c, 10*time.Second) {
-		t.Fatal("the server is not found")
-	}
-	if got := admitted(t, &pod, 5); got != 3 {
-		t.Errorf("of 5 connections %d were let in, want 3", got)
-	}
-	c.stop(t)
-	remove := kustomize(t, "kubernetes/remove")["Job/headgate-remove"].(*batchv1.Job).Spec.Template.Spec
-	if said, err := n.start(t, &remove).wait(t); err != nil {
-		t.Fatalf("remove: %v\n%s", err, said)
-	}
-	for _, missing := range []corev1.Capability{"SYS_ADMIN", "SYS_PTRACE"} {
-		t.Run("without "+string(missing), func(t *testing.T) {
-			less := agent.DeepCopy()
-			caps := less.Containers[0].SecurityContext.Capabilities
-			caps.Add = slices.DeleteFunc(caps.Add, func(c corev1.Capability) bool { return c == missing })
-			c := n.start(t, less)
-			said := ""
-			for deadline := time.Now().Add(10 * time.Second); !strings.Contains(said, "CAP_"+string(missing)); time.Sleep(50 * time.Millisecond) {
-				if said = read(t, c.log); time.Now().After(deadline) {
-					t.Fatal("it does not say what is missing")
 				}
 			}
 		})
