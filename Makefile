@@ -82,9 +82,10 @@ test-kernels: ## Run the kernel's part on Debian's kernels in emulated machines,
 	$(GO) run ./tools/kernels $(if $(KERNELS),-debian $(KERNELS),-table docs/kernels.md)
 
 .PHONY: test-arm64
-test-arm64: ## Load and attach everything on an emulated arm64 machine
+test-arm64: ## Load and attach everything on an emulated arm64 machine, and keep a limit there
 	$(if $(ROOT),bash .ci/deps arm64)
-	$(GO) run ./tools/kernels -arch arm64 -debian trixie -package '^pkg/loader$$' -run '^(TestCheck|TestLookupKnowsAV4MappedClient)$$'
+	$(GO) run ./tools/kernels -arch arm64 -debian trixie -package '^(pkg/loader|internal/e2e)$$' \
+		-run '^(TestCheck|TestLookupKnowsAV4MappedClient|TestFieldLoopback)$$'
 
 .PHONY: lint
 lint: ## Check formatting, go vet, staticcheck
@@ -173,7 +174,7 @@ testbed-deb:
 testbed: testbed-deb ## Bring up three machines and run the testbed's scenario on them (vagrant)
 	vagrant up
 	ON_SERVER='vagrant ssh server -c' ON_CLIENT='vagrant ssh client -c' ON_OBSERVER='vagrant ssh observer -c' \
-		SERVER=192.168.77.10 testbed/scenario
+		SERVER=192.168.57.10 testbed/scenario
 
 .PHONY: testbed-qemu
 testbed-qemu: testbed-deb ## The same in an emulated machine, with no Vagrant (root; ten minutes)

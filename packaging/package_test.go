@@ -177,6 +177,20 @@ func TestPackages(t *testing.T) {
 	}
 }
 
+// Of a commit, dpkg takes some for a version and sorts none.
+func TestVersionOfPackages(t *testing.T) {
+	for _, version := range []string{"a6b21e4", "9d9e7bb", "v1.2", "unknown", ""} {
+		dir := t.TempDir()
+		out, err := exec.Command("./package", version, dir).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "is not a semantic version") {
+			t.Errorf("%q: %v: %s", version, err, out)
+		}
+		if made, _ := os.ReadDir(dir); len(made) != 0 {
+			t.Errorf("%q: made %v", version, made)
+		}
+	}
+}
+
 // The unit is understood, and what it gives away is no more than this. 0 is
 // nothing, 10 everything; what is left is the work itself.
 func TestUnit(t *testing.T) {
