@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * headgate's programs, one for each hook. What they do is in the headers:
+ *   netns.h    in which namespace is this?
  *   slots.h    how many are in flight, how many wait?
  *   source.h   who is it, and how many of its kind are here?
  *   class.h    what of the limit is its class's own?
@@ -21,33 +22,37 @@
  *   recount.h  are the counts right?             run by the agent
  */
 #include "claim.h"
+#include "netns.h"
 #include "recount.h"
 #include "service.h"
 
 char _license[] SEC("license") = "GPL";
 
 /*
- * The cookie of the namespace that a copy of a program is for. Programs of some
- * types cannot ask for it, those of others only on some kernels.
- */
-volatile const __u64 this_netns = 0;
-
-/*
  * One run for each packet that belongs to no connection: a SYN, the ACK that
  * answers a SYN cookie, and strays. None for the packets of a connection. A
- * dropped lookup makes the kernel answer with a RST.
+ * dropped lookup makes the kernel answer with a RST. Attached to each namespace;
+ * where it can go on to no other everything passes.
  */
 SEC("sk_lookup")
 int headgate_lookup(struct bpf_sk_lookup *ctx)
 {
+	if (ctx->protocol == IPPROTO_TCP && netns_note(ctx))
+		bpf_tail_call(ctx, &lookups, 0);
+	return SK_PASS;
+}
+
+/* What that goes on to, in all of them. */
+SEC("sk_lookup")
+int headgate_admit(struct bpf_sk_lookup *ctx)
+{
+	__u64 netns = netns_noted(ctx);
 	struct pending_key key = {};
 	struct target_conf *conf;
 	struct target_state *st;
 	__u32 *target;
 
-	if (ctx->protocol != IPPROTO_TCP)
-		return SK_PASS;
-	target = target_of(this_netns, ctx->local_port);
+	target = target_of(netns, ctx->local_port);
 	if (!target)
 		return SK_PASS;
 	key.target = *target;

@@ -3,6 +3,7 @@
  * Runs single functions of headgate's programs for the tests of pkg/loader.
  * Nothing of this is part of the product.
  */
+#include "../netns.h"
 #include "../service.h"
 
 char _license[] SEC("license") = "GPL";
@@ -15,6 +16,25 @@ SEC("syscall")
 int test_hist_index(struct duration *d)
 {
 	return hist_index(d->ns);
+}
+
+struct notes {
+	__u64 netns; /* what was noted */
+	__u64 mine, others;
+};
+
+/* What is noted with one context, read with this one and with another. */
+SEC("syscall")
+int test_netns(struct notes *n)
+{
+	__u32 another;
+
+	if (!netns_note(n))
+		return 1;
+	n->netns = this_netns;
+	n->mine = netns_noted(n);
+	n->others = netns_noted(&another);
+	return 0;
 }
 
 /* What the socket of the next packet knows; afterwards, what it then knows. */

@@ -160,6 +160,24 @@ func TestHooksComeBack(t *testing.T) {
 	}
 	await(t, "attached again, after a replacement", enforced)
 
+	lookups, err := ebpf.LoadPinnedMap(filepath.Join(stateDir(), "live", "maps", "lookups"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lookups.Close()
+	for what, change := range map[string]func() error{
+		"it was taken away": func() error { return lookups.Delete(uint32(0)) },
+		"it was replaced":   func() error { return lookups.Put(uint32(0), p) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if knock(t, cli, to) {
+			t.Error("refused with no program of all namespaces: " + what)
+		}
+		await(t, "the program of all namespaces is back: "+what, enforced)
+	}
+
 	ours := pinnedMaps(t)
 	if err := os.RemoveAll(filepath.Join(stateDir(), "live")); err != nil {
 		t.Fatal(err)

@@ -4,11 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"headgate/pkg/config"
 	"headgate/pkg/loader"
@@ -57,9 +54,6 @@ func (a *Agent) build(d *difference, cfg *config.Config) error {
 			return err
 		}
 	}
-	if err := a.loadLookups(d); err != nil {
-		return err
-	}
 	if err := a.attach(d, cfg, now); err != nil {
 		return err
 	}
@@ -77,24 +71,6 @@ func (a *Agent) build(d *difference, cfg *config.Config) error {
 		}
 	}
 	return nil
-}
-
-// loadLookups loads what is attached to new namespaces, without the lock: with many
-// of them it takes longer than a lease. Some at once, since each is for one CPU.
-func (a *Agent) loadLookups(d *difference) error {
-	var loading errgroup.Group
-	loading.SetLimit(runtime.GOMAXPROCS(0))
-	for _, p := range d.places {
-		if p.opened {
-			loading.Go(func() (err error) {
-				if p.lookup, err = a.gate.LookupProgram(p.netns); err != nil {
-					return fmt.Errorf("scope %s: %w", p, err)
-				}
-				return nil
-			})
-		}
-	}
-	return loading.Wait()
 }
 
 func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) error {
@@ -126,11 +102,7 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 				return fmt.Errorf("scope %s: %w", p, err)
 			}
 		}
-		attach := func() error { return a.gate.AttachNetns(p.netns) }
-		if p.lookup != nil {
-			attach = func() error { return a.gate.AttachLookup(p.netns, p.takeLookup()) }
-		}
-		if err := attach(); err != nil {
+		if err := a.gate.AttachNetns(p.netns); err != nil {
 			return fmt.Errorf("scope %s: %w", p, err)
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"headgate/pkg/config"
 	"headgate/pkg/discovery"
 	"headgate/pkg/loader"
@@ -90,7 +88,6 @@ type place struct {
 	found   string
 	next    map[uint16]*target // those of retuning.new for old ones
 	opened  bool               // it is new
-	lookup  *ebpf.Program      // loaded for it, and not attached yet
 	added   bool               // a target of it is
 	recount bool               // the unit of one is another, or who is exempt, or of which class
 	dropped []uint16           // who waits for one of these has nothing to wait for any more
@@ -250,20 +247,11 @@ func compare(old, new *target) retuning {
 func (d *difference) forget() error {
 	var errs []error
 	for _, p := range d.places {
-		if p.lookup != nil {
-			errs = append(errs, p.takeLookup().Close())
-		}
 		if p.opened {
 			errs = append(errs, p.netns.Close())
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (p *place) takeLookup() *ebpf.Program {
-	prog := p.lookup
-	p.lookup = nil
-	return prog
 }
 
 // moved says whether a name has come to stand for another namespace, or none,

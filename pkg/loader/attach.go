@@ -80,39 +80,26 @@ func (g *Gate) DetachService(id uint64) error {
 	return errors.Join(g.detach(string(HookIngress)+suffix), g.detach(string(HookEgress)+suffix))
 }
 
-// AttachNetns attaches admission to a network namespace.
+// AttachNetns attaches admission to a network namespace: a program of some
+// instructions, which goes on to the one of all namespaces.
 func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	name := fmt.Sprintf("%s_%d", HookLookup, ns.Cookie())
 	if g.links[name] != nil {
 		return nil
 	}
-	p, err := g.LookupProgram(ns)
+	p, err := g.loadFor(ns, headgateProgHeadgateLookup)
 	if err != nil {
 		return err
-	}
-	return g.AttachLookup(ns, p)
-}
-
-// LookupProgram loads what [Gate.AttachNetns] attaches. That takes the kernel tens
-// of milliseconds for each namespace, since the program is checked anew. It may be
-// called while other methods are.
-func (g *Gate) LookupProgram(ns *scope.Netns) (*ebpf.Program, error) {
-	return g.loadFor(ns, headgateProgHeadgateLookup)
-}
-
-// AttachLookup attaches a program of [Gate.LookupProgram], which it closes when it
-// is not needed or with an error.
-func (g *Gate) AttachLookup(ns *scope.Netns, p *ebpf.Program) (err error) {
-	name := fmt.Sprintf("%s_%d", HookLookup, ns.Cookie())
-	if g.links[name] != nil {
-		return p.Close()
 	}
 	a := &attached{
 		hook: HookLookup, prog: p, own: p,
 		again: func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) },
 		gone:  func() bool { return false }, // ns holds it
 	}
-	if a.link, a.fresh, err = g.attach(name, p, a.again); err != nil {
+	if err = g.lead(); err == nil {
+		a.link, a.fresh, err = g.attach(name, p, a.again)
+	}
+	if err != nil {
 		p.Close()
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
@@ -217,6 +204,7 @@ func (g *Gate) detach(name string) error {
 // Prune detaches what a predecessor had attached and this agent has not: the
 // namespaces and cgroups of rules that are gone.
 func (g *Gate) Prune() error {
+	g.disinherit()
 	entries, err := os.ReadDir(g.state.links())
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)

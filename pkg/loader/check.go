@@ -46,6 +46,11 @@ func (g *Gate) Repair() []Trouble {
 			found = append(found, Trouble{a.hook, what + "; it is attached again", true})
 		}
 	}
+	if what, err := g.repairLead(); err != nil {
+		found = append(found, Trouble{HookLookup, fmt.Sprintf("%s, and cannot be put back: %v", what, err), false})
+	} else if what != "" {
+		found = append(found, Trouble{HookLookup, what + "; it is there again", true})
+	}
 	if what, err := g.repairPins(); err != nil {
 		found = append(found, Trouble{HookState, fmt.Sprintf("%s: %v", what, err), false})
 	} else if what != "" {
@@ -123,11 +128,7 @@ func (g *Gate) repairPins() (what string, err error) {
 
 // pinLayout makes the note of what the maps contain.
 func (g *Gate) pinLayout(path string) error {
-	spec, err := g.embedded()
-	if err != nil {
-		return err
-	}
-	m, err := newLayout(spec)
+	m, err := newLayout(g.spec)
 	if err != nil {
 		return err
 	}

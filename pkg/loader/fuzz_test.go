@@ -71,6 +71,9 @@ func newStreet(f *testing.F) *street {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { ns.Close() })
+	if err := g.lead(); err != nil {
+		f.Fatal(err)
+	}
 	s := &street{gate: g, progs: make(map[string]*ebpf.Program)}
 	for _, name := range []string{headgateProgHeadgateLookup, headgateProgHeadgateArrive, headgateProgHeadgateClaim} {
 		p, err := g.loadFor(ns, name)

@@ -48,12 +48,13 @@ const napiBudget = 64
 type Gate struct {
 	log    *slog.Logger
 	state  *stateDir
-	spec   *ebpf.CollectionSpec // nil after Open, see embedded
+	spec   *ebpf.CollectionSpec // after Open it has no programs but those for a namespace, see embedded
 	maps   map[string]*ebpf.Map
 	progs  map[string]*ebpf.Program
 	able   map[Capability]bool
 	links  map[string]*attached
 	reads  link.Link // see WatchReads
+	former *ebpf.Map // see heir
 	loaded uint64    // when the programs were, CLOCK_MONOTONIC, ns
 	ids    map[TargetKey]uint32
 	nextID uint32 // where a free number is looked for
@@ -99,6 +100,7 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
 		return nil, noState(state.devices(), err)
 	}
+	g.former = heir(state)
 	least, made := o.room()
 	if g.maps, g.fresh, err = openMaps(state, spec, least, made, o.Log); err != nil {
 		return nil, explain(err)
@@ -106,7 +108,7 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := g.loadPrograms(); err != nil {
 		return nil, explain(err)
 	}
-	g.spec = nil
+	g.spec = only(g.spec, headgateProgHeadgateLookup)
 	if g.memories, err = openMemories(g.maps); err != nil {
 		return nil, err
 	}
@@ -170,28 +172,33 @@ func (g *Gate) loadPrograms() error {
 	return nil
 }
 
-// embedded returns what programs and maps are made of: megabytes, for a namespace
-// that is new now and then. So it is not kept after the start.
-func (g *Gate) embedded() (*ebpf.CollectionSpec, error) {
-	if g.spec != nil {
-		return g.spec, nil
+// embedded returns what programs and maps are made of: megabytes, which are not kept
+// after the start. To read them anew takes some milliseconds, so that it is not done
+// for what is loaded for each new namespace.
+func (g *Gate) embedded(program string) (*ebpf.CollectionSpec, error) {
+	if g.spec.Programs[program] != nil {
+		return only(g.spec, program), nil
 	}
 	spec, err := loadHeadgate()
 	if err != nil {
 		return nil, fmt.Errorf("embedded programs: %w", err)
 	}
-	return spec, nil
+	return only(spec, program), nil
+}
+
+// only copies a spec with one of its programs.
+func only(spec *ebpf.CollectionSpec, program string) *ebpf.CollectionSpec {
+	one := *spec
+	one.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
+	return one.Copy()
 }
 
 // load loads one program onto the shared maps; set sets its constants.
 func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Program, error) {
-	all, err := g.embedded()
+	spec, err := g.embedded(name)
 	if err != nil {
 		return nil, err
 	}
-	one := *all
-	one.Programs = map[string]*ebpf.ProgramSpec{name: all.Programs[name]}
-	spec := one.Copy()
 	if v := spec.Variables["most_between"]; v != nil {
 		if err := v.Set(uint32(napiBudget * ebpf.MustPossibleCPU())); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
@@ -298,6 +305,7 @@ func (g *Gate) close() error {
 	if g.reads != nil {
 		g.reads.Close()
 	}
+	g.disinherit()
 	for _, p := range g.progs {
 		p.Close()
 	}

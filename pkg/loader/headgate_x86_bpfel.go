@@ -329,7 +329,9 @@ const (
 	headgateMapFloods                = "floods"
 	headgateMapHistograms            = "histograms"
 	headgateMapHolds                 = "holds"
+	headgateMapLookups               = "lookups"
 	headgateMapPendings              = "pendings"
+	headgateMapPlaces                = "places"
 	headgateMapPolicies              = "policies"
 	headgateMapPorts                 = "ports"
 	headgateMapSourceCounts          = "source_counts"
@@ -339,6 +341,7 @@ const (
 	headgateMapTallies               = "tallies"
 	headgateMapTallySources          = "tally_sources"
 	headgateMapWakes                 = "wakes"
+	headgateProgHeadgateAdmit        = "headgate_admit"
 	headgateProgHeadgateAdopt        = "headgate_adopt"
 	headgateProgHeadgateArrive       = "headgate_arrive"
 	headgateProgHeadgateClaim        = "headgate_claim"
@@ -406,6 +409,7 @@ type headgateSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateProgramSpecs struct {
+	HeadgateAdmit        *ebpf.ProgramSpec `ebpf:"headgate_admit"`
 	HeadgateAdopt        *ebpf.ProgramSpec `ebpf:"headgate_adopt"`
 	HeadgateArrive       *ebpf.ProgramSpec `ebpf:"headgate_arrive"`
 	HeadgateClaim        *ebpf.ProgramSpec `ebpf:"headgate_claim"`
@@ -439,7 +443,9 @@ type headgateMapSpecs struct {
 	Floods        *ebpf.MapSpec `ebpf:"floods"`
 	Histograms    *ebpf.MapSpec `ebpf:"histograms"`
 	Holds         *ebpf.MapSpec `ebpf:"holds"`
+	Lookups       *ebpf.MapSpec `ebpf:"lookups"`
 	Pendings      *ebpf.MapSpec `ebpf:"pendings"`
+	Places        *ebpf.MapSpec `ebpf:"places"`
 	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	SourceCounts  *ebpf.MapSpec `ebpf:"source_counts"`
@@ -495,7 +501,9 @@ type headgateMaps struct {
 	Floods        *ebpf.Map `ebpf:"floods"`
 	Histograms    *ebpf.Map `ebpf:"histograms"`
 	Holds         *ebpf.Map `ebpf:"holds"`
+	Lookups       *ebpf.Map `ebpf:"lookups"`
 	Pendings      *ebpf.Map `ebpf:"pendings"`
+	Places        *ebpf.Map `ebpf:"places"`
 	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	SourceCounts  *ebpf.Map `ebpf:"source_counts"`
@@ -520,7 +528,9 @@ func (m *headgateMaps) Close() error {
 		m.Floods,
 		m.Histograms,
 		m.Holds,
+		m.Lookups,
 		m.Pendings,
+		m.Places,
 		m.Policies,
 		m.Ports,
 		m.SourceCounts,
@@ -550,6 +560,7 @@ type headgateVariables struct {
 //
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgatePrograms struct {
+	HeadgateAdmit        *ebpf.Program `ebpf:"headgate_admit"`
 	HeadgateAdopt        *ebpf.Program `ebpf:"headgate_adopt"`
 	HeadgateArrive       *ebpf.Program `ebpf:"headgate_arrive"`
 	HeadgateClaim        *ebpf.Program `ebpf:"headgate_claim"`
@@ -570,6 +581,7 @@ type headgatePrograms struct {
 
 func (p *headgatePrograms) Close() error {
 	return _HeadgateClose(
+		p.HeadgateAdmit,
 		p.HeadgateAdopt,
 		p.HeadgateArrive,
 		p.HeadgateClaim,

@@ -43,6 +43,9 @@ func doormanOf(t testing.TB, g *Gate) *doorman {
 
 func lookupIn(t testing.TB, g *Gate, netns uint64) *ebpf.Program {
 	t.Helper()
+	if err := g.lead(); err != nil {
+		t.Fatal(err)
+	}
 	p, err := g.load(headgateProgHeadgateLookup, func(spec *ebpf.CollectionSpec) error {
 		return spec.Variables["this_netns"].Set(netns)
 	})

@@ -28,7 +28,9 @@ const (
 	unitsMapGiven            = "given"
 	unitsMapHistograms       = "histograms"
 	unitsMapHolds            = "holds"
+	unitsMapLookups          = "lookups"
 	unitsMapPendings         = "pendings"
+	unitsMapPlaces           = "places"
 	unitsMapPolicies         = "policies"
 	unitsMapPorts            = "ports"
 	unitsMapSourceCounts     = "source_counts"
@@ -37,6 +39,7 @@ const (
 	unitsMapSweeps           = "sweeps"
 	unitsMapWakes            = "wakes"
 	unitsProgTestHistIndex   = "test_hist_index"
+	unitsProgTestNetns       = "test_netns"
 	unitsProgTestPacketIn    = "test_packet_in"
 	unitsProgTestPacketOut   = "test_packet_out"
 	unitsProgTestPacketShown = "test_packet_shown"
@@ -45,6 +48,7 @@ const (
 	unitsVarLoadedAt         = "loaded_at"
 	unitsVarMostBetween      = "most_between"
 	unitsVarPortsMask        = "ports_mask"
+	unitsVarThisNetns        = "this_netns"
 )
 
 // loadUnits returns the embedded CollectionSpec for units.
@@ -90,6 +94,7 @@ type unitsSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsProgramSpecs struct {
 	TestHistIndex   *ebpf.ProgramSpec `ebpf:"test_hist_index"`
+	TestNetns       *ebpf.ProgramSpec `ebpf:"test_netns"`
 	TestPacketIn    *ebpf.ProgramSpec `ebpf:"test_packet_in"`
 	TestPacketOut   *ebpf.ProgramSpec `ebpf:"test_packet_out"`
 	TestPacketShown *ebpf.ProgramSpec `ebpf:"test_packet_shown"`
@@ -111,7 +116,9 @@ type unitsMapSpecs struct {
 	Given         *ebpf.MapSpec `ebpf:"given"`
 	Histograms    *ebpf.MapSpec `ebpf:"histograms"`
 	Holds         *ebpf.MapSpec `ebpf:"holds"`
+	Lookups       *ebpf.MapSpec `ebpf:"lookups"`
 	Pendings      *ebpf.MapSpec `ebpf:"pendings"`
+	Places        *ebpf.MapSpec `ebpf:"places"`
 	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	SourceCounts  *ebpf.MapSpec `ebpf:"source_counts"`
@@ -130,6 +137,7 @@ type unitsVariableSpecs struct {
 	LoadedAt    *ebpf.VariableSpec `ebpf:"loaded_at"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
+	ThisNetns   *ebpf.VariableSpec `ebpf:"this_netns"`
 }
 
 // unitsObjects contains all objects after they have been loaded into the kernel.
@@ -164,7 +172,9 @@ type unitsMaps struct {
 	Given         *ebpf.Map `ebpf:"given"`
 	Histograms    *ebpf.Map `ebpf:"histograms"`
 	Holds         *ebpf.Map `ebpf:"holds"`
+	Lookups       *ebpf.Map `ebpf:"lookups"`
 	Pendings      *ebpf.Map `ebpf:"pendings"`
+	Places        *ebpf.Map `ebpf:"places"`
 	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	SourceCounts  *ebpf.Map `ebpf:"source_counts"`
@@ -188,7 +198,9 @@ func (m *unitsMaps) Close() error {
 		m.Given,
 		m.Histograms,
 		m.Holds,
+		m.Lookups,
 		m.Pendings,
+		m.Places,
 		m.Policies,
 		m.Ports,
 		m.SourceCounts,
@@ -208,6 +220,7 @@ type unitsVariables struct {
 	LoadedAt    *ebpf.Variable `ebpf:"loaded_at"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
+	ThisNetns   *ebpf.Variable `ebpf:"this_netns"`
 }
 
 // unitsPrograms contains all programs after they have been loaded into the kernel.
@@ -215,6 +228,7 @@ type unitsVariables struct {
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsPrograms struct {
 	TestHistIndex   *ebpf.Program `ebpf:"test_hist_index"`
+	TestNetns       *ebpf.Program `ebpf:"test_netns"`
 	TestPacketIn    *ebpf.Program `ebpf:"test_packet_in"`
 	TestPacketOut   *ebpf.Program `ebpf:"test_packet_out"`
 	TestPacketShown *ebpf.Program `ebpf:"test_packet_shown"`
@@ -223,6 +237,7 @@ type unitsPrograms struct {
 func (p *unitsPrograms) Close() error {
 	return _UnitsClose(
 		p.TestHistIndex,
+		p.TestNetns,
 		p.TestPacketIn,
 		p.TestPacketOut,
 		p.TestPacketShown,
