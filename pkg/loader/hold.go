@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
 	"headgate/pkg/scope"
@@ -232,77 +231,3 @@ func (c *Claimer) packet(u Unit) []byte {
 	}
 	return b
 }
-
-// Wakes tells at once of what the agent has to act on.
-type Wakes struct{ r *ringbuf.Reader }
-
-// WakeKind is what a [Wake] tells of.
-type WakeKind uint32
-
-// The kinds, in the order of the kernel's.
-const (
-	WakeSlot WakeKind = iota // a slot came free on a target where units wait
-	WakeIdle                 // a request's response has begun; it ends when that is idle
-	WakeTrim                 // a connection came over the limit, and has to be ended
-)
-
-// Wake is what the agent has to act on. All but Target, Kind and At is of a
-// connection, and not there in those of WakeSlot.
-type Wake struct {
-	Kind           WakeKind
-	Target         uint32
-	At             time.Duration // CLOCK_MONOTONIC
-	Client, Server netip.AddrPort
-	Device         uint32 // what its socket is bound to; 0: nothing
-	Cookie         uint64 // of its socket; with WakeTrim
-}
-
-// NewWakes begins to listen. There is one listener at a time.
-func (g *Gate) NewWakes() (*Wakes, error) {
-	r, err := ringbuf.NewReader(g.maps[headgateMapWakes])
-	if err != nil {
-		return nil, fmt.Errorf("listen to the programs: %w", err)
-	}
-	return &Wakes{r: r}, nil
-}
-
-// The layout of struct wake, see bpf/types.h.
-const (
-	wakeSlotLen = 16
-	wakeConnLen = 16 + 40 + 8 + 8
-)
-
-// Next waits for something to tell. After Close the error is one for [IsClosed].
-func (w *Wakes) Next() (Wake, error) {
-	rec, err := w.r.Read()
-	if err != nil {
-		return Wake{}, fmt.Errorf("listen to the programs: %w", err)
-	}
-	return parseWake(rec.RawSample)
-}
-
-// parseWake reads struct wake of bpf/types.h, of which a slot's is the beginning.
-func parseWake(b []byte) (Wake, error) {
-	if len(b) < wakeSlotLen {
-		return Wake{}, fmt.Errorf("listen to the programs: an event of %d bytes", len(b))
-	}
-	wake := Wake{
-		Kind:   WakeKind(binary.NativeEndian.Uint32(b[4:])),
-		Target: binary.NativeEndian.Uint32(b),
-		At:     time.Duration(binary.NativeEndian.Uint64(b[8:])),
-	}
-	if wake.Kind != WakeSlot && len(b) >= wakeConnLen {
-		key := b[16:]
-		wake.Client = netip.AddrPortFrom(netip.AddrFrom16([16]byte(key[:16])).Unmap(), binary.BigEndian.Uint16(key[36:]))
-		wake.Server = netip.AddrPortFrom(netip.AddrFrom16([16]byte(key[16:32])).Unmap(), binary.NativeEndian.Uint16(key[38:]))
-		wake.Device = binary.NativeEndian.Uint32(key[40:])
-		wake.Cookie = binary.NativeEndian.Uint64(key[48:])
-	}
-	return wake, nil
-}
-
-// IsClosed says whether an error of Next comes from Close.
-func IsClosed(err error) bool { return errors.Is(err, ringbuf.ErrClosed) }
-
-// Close ends Next.
-func (w *Wakes) Close() error { return w.r.Close() }
