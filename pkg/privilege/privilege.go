@@ -5,7 +5,6 @@ package privilege
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
@@ -44,7 +43,6 @@ func Needed(cfg *config.Config) []cap.Value {
 // gets any. It returns what is left, which is less than keep when the process did
 // not have all of it.
 func Drop(keep []cap.Value) (left []cap.Value, err error) {
-	defer attended()()
 	had := cap.GetProc()
 	for _, c := range keep {
 		has, err := had.GetFlag(cap.Permitted, c)
@@ -79,27 +77,4 @@ func Drop(keep []cap.Value) (left []cap.Value, err error) {
 		return nil, fmt.Errorf("drop capabilities: %w", err)
 	}
 	return left, nil
-}
-
-// attended has the Go runtime look every 20 ms after the threads that it waits for,
-// for two seconds, which is more than a Drop takes.
-//
-// To change all threads the runtime stops the world. A thread that enters a system
-// call at that moment may be missed: in Go 1.26 it looks for a stop before it says
-// that it is in a call (reentersyscall in runtime/proc.go), and who stops the world
-// looks for threads in calls once. When the call is one that waits, as for a ring
-// buffer, only the runtime's monitor ends that, and it sleeps until the next timer,
-// or for a minute: the agent was attached, and hung, once in some thousand starts. A
-// timer that falls due while the world is being stopped keeps the monitor awake; of
-// many one is always left.
-func attended() (stop func()) {
-	var timers [100]*time.Timer
-	for i := range timers {
-		timers[i] = time.AfterFunc(time.Duration(i+1)*20*time.Millisecond, func() {})
-	}
-	return func() {
-		for _, t := range timers {
-			t.Stop()
-		}
-	}
 }
