@@ -71,7 +71,15 @@ func (n *node) startPod(t *testing.T, name, cgroup string) *pod {
 	if _, err := io.WriteString(stdin, "go\n"); err != nil {
 		t.Fatal(err)
 	}
-	return p
+	// Asked of the kernel: a connection would be counted.
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if strings.Contains(run(t, "ip", "netns", "exec", p.netns, "cat", "/proc/net/tcp", "/proc/net/tcp6"), ":1F90 ") {
+			return p
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody listens in %s", p.netns)
+		}
+	}
 }
 
 // end kills all of a pod and removes its cgroup, and those above that are empty.
