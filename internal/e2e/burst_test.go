@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"headgate/internal/lab"
 	"headgate/pkg/agent"
 )
@@ -92,7 +94,12 @@ func testBurst(t *testing.T, a *agent.Agent, k *keeper, p burstPath, to netip.Ad
 	peak := watchPeak(t)
 	c := newCrowd(t, p.cli, to, burstSize)
 	c.wait(t, patience)
-	if len(c.connected) != burstLimit || c.refused != burstSize-burstLimit {
+	refused := c.refused
+	if p.cookies && lab.Slow() {
+		// Who comes back with its cookie too late for what was reserved is reset.
+		refused += c.failed[unix.ECONNRESET]
+	}
+	if len(c.connected) != burstLimit || refused != burstSize-burstLimit {
 		t.Errorf("%v; want %d and %d", c, burstLimit, burstSize-burstLimit)
 	}
 	k.await(t, burstLimit)

@@ -25,3 +25,6 @@ func Allow(d time.Duration) time.Duration {
 	}
 	return time.Duration(float64(d) * factor)
 }
+
+// Slow says whether this machine is slower than a usual one, see [Slowness].
+func Slow() bool { return Allow(time.Second) > time.Second }
