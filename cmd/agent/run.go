@@ -42,10 +42,11 @@ takes precedence over the file.`,
   headgate run -c /etc/headgate.yaml --mode observe`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := l.logger(cmd)
+			log, end, err := l.logger(cmd)
 			if err != nil {
 				return err
 			}
+			defer end()
 			return protect(cmd.Context(), &s, keep, log)
 		},
 	}
@@ -58,6 +59,8 @@ takes precedence over the file.`,
 // protect runs an agent until ctx ends. The address is taken first: an agent
 // that nobody can ask must not begin to refuse.
 func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err error) {
+	signal.Ignore(syscall.SIGPIPE) // to go on matters more than who reads the log
+
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)

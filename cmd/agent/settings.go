@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -102,17 +103,24 @@ func (l *logging) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.format, "log-format", "text", "text or json")
 }
 
-func (l *logging) logger(cmd *cobra.Command) (*slog.Logger, error) {
+// logger returns a logger to the standard error of a command, and what ends it. It
+// waits for nobody who reads that.
+func (l *logging) logger(cmd *cobra.Command) (_ *slog.Logger, end func(), err error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
-		return nil, usageError{fmt.Errorf("--log-level: %q is none of debug, info, warn, error", l.level)}
+		return nil, nil, usageError{fmt.Errorf("--log-level: %q is none of debug, info, warn, error", l.level)}
 	}
-	opts := &slog.HandlerOptions{Level: level}
+	handler := func(w io.Writer) slog.Handler {
+		opts := &slog.HandlerOptions{Level: level}
+		if l.format == "json" {
+			return slog.NewJSONHandler(w, opts)
+		}
+		return slog.NewTextHandler(w, opts)
+	}
 	switch l.format {
-	case "text":
-		return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), opts)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), opts)), nil
+	case "text", "json":
+		to := newLines(cmd.ErrOrStderr(), reportLost(handler(cmd.ErrOrStderr())))
+		return slog.New(handler(to)), to.Close, nil
 	}
-	return nil, usageError{fmt.Errorf("--log-format: %q is neither text nor json", l.format)}
+	return nil, nil, usageError{fmt.Errorf("--log-format: %q is neither text nor json", l.format)}
 }

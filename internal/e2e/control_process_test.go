@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"headgate/internal/lab"
 	"headgate/internal/lab/backend"
 	"headgate/internal/lab/load"
@@ -386,4 +388,49 @@ func (c *controlled) targetOf(t *testing.T, rule string) status.Target {
 	}
 	t.Fatalf("no rule %s", rule)
 	return status.Target{}
+}
+
+// Who stops reading the log of an agent, or is gone, does not stop the agent.
+func TestLogIsNotRead(t *testing.T) {
+	srv, _, _ := hosts(t)
+	program := buildAgent(t)
+	file, socket := filepath.Join(t.TempDir(), "headgate.yaml"), filepath.Join(t.TempDir(), "headgate.sock")
+	c := &controlled{file: file, socket: socket}
+	c.write(t, "rules: [{name: shop, port: 8080, limit: {algorithm: fixed, initial: 1}}]")
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	// Of the least size that there is, a page.
+	if _, err := unix.FcntlInt(writer.Fd(), unix.F_SETPIPE_SZ, 1); err != nil {
+		t.Fatal(err)
+	}
+	cmd := srv.Command(t.Context(), "/bin/sh", append([]string{"-c", `exec "$@" 2>&3`, "sh", program},
+		"run", "-c", file, "--state", stateDir(), "--socket", socket)...)
+	cmd.ExtraFiles = []*os.File{writer}
+	c.agentProcess = startProcess(t, program, cmd, srv)
+	writer.Close()
+	await(t, "the agent is there", func() (any, bool) {
+		out, err := c.tell("limit", "set", "8080", "2")
+		return out, err == nil
+	})
+	limits := func(n int) {
+		t.Helper()
+		for i := range n { // a line of 150 bytes each
+			c.says(t, "by hand", "limit", "set", "8080", fmt.Sprint(i+3))
+		}
+		if st := c.status(t); st.LeaseAgeSeconds > config.Default().Lease.Seconds() {
+			t.Errorf("the lease is %v s old", st.LeaseAgeSeconds)
+		}
+	}
+	limits(30)
+	reader.Close()
+	limits(2)
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Errorf("the agent ends with %v", err)
+	}
 }
