@@ -154,6 +154,9 @@ func OpenHolder(o HolderOptions) (_ *Holder, err error) {
 			break
 		}
 	}
+	if errors.Is(err, unix.EPERM) { // the rights for it are those that the rest has taken
+		err = fmt.Errorf("another program reads from it, perhaps an agent with a state directory of its own: %v", err)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("hold: netfilter queue %d: %w", o.Queue, err), h.timer.close(), h.refuser.close())
 	}

@@ -286,7 +286,7 @@ func TestOpenWhilePacketsCome(t *testing.T) {
 func TestQueueHasOneReader(t *testing.T) {
 	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
 	_, err := OpenHolder(HolderOptions{Netns: r.ns, Queue: testNFQ, Mark: testMark, Gate: r.gate})
-	if err == nil || !strings.Contains(err.Error(), "netfilter queue 83") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("netfilter queue %d: another program reads from it", testNFQ)) {
 		t.Errorf("a second reader: %v", err)
 	}
 }
