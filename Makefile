@@ -177,7 +177,7 @@ testbed: testbed-deb ## Bring up three machines and run the testbed's scenario o
 		SERVER=192.168.57.10 testbed/scenario
 
 .PHONY: testbed-qemu
-testbed-qemu: testbed-deb ## The same in an emulated machine, with no Vagrant (root; ten minutes)
+testbed-qemu: testbed-deb ## The same in an emulated machine, with no Vagrant (root; ten to fifteen minutes)
 	$(if $(ROOT),bash .ci/deps testbed)
 	testbed/qemu dist/testbed.deb
 
