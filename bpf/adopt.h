@@ -164,11 +164,11 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	struct sock *s = (struct sock *)tp;
 	struct target_state *st;
 	struct target_conf *conf;
-	int flags = tp->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG;
 	struct origin o = {};
 	__u32 address[4] = {};
 	struct conn *c;
 	__u32 *id, target;
+	int flags;
 
 	if (s->__sk_common.skc_state != BPF_TCP_ESTABLISHED &&
 	    s->__sk_common.skc_state != BPF_TCP_CLOSE_WAIT)
@@ -199,6 +199,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 		conn_settle(c, conf);
 		return;
 	}
+	flags = tp->bpf_sock_ops_cb_flags | calls_for(conf);
 	if (adopt_blind || bpf_setsockopt(tp, SOL_TCP, SETSOCKOPT_CB_FLAGS, &flags, sizeof(flags))) {
 		c->blind = 1;
 		COUNT(target, unadoptable);
@@ -207,6 +208,7 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 	c->opened = bpf_ktime_get_ns();
 	c->arrived_end = c->in_end = tp->rcv_nxt;
 	c->out_end = tp->snd_nxt;
+	c->delivered = tp->delivered;
 	c->flags = CONN_SPOKE;
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
 	c->party = o.party;

@@ -93,6 +93,7 @@ static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struc
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk, *full;
+	struct tcp_sock *tp;
 	struct conn *c = NULL;
 	__u32 size;
 
@@ -113,8 +114,11 @@ static __always_inline struct conn *conn_of_segment(struct __sk_buff *skb, struc
 	if (!sk)
 		return NULL;
 	full = bpf_sk_fullsock(sk);
-	if (full && received_by(full, r))
+	tp = full ? bpf_skc_to_tcp_sock(full) : NULL;
+	if (tp) {
+		received_by(tp, r);
 		c = bpf_sk_storage_get(&conns, full, 0, 0);
+	}
 	/* Its record lives on until this program has run, by RCU. */
 	bpf_sk_release(sk);
 	return c;

@@ -50,13 +50,53 @@ static __always_inline void conn_rest(struct conn *c)
 static __always_inline void conn_answered(struct conn *c, __u64 took)
 {
 	c->asked = 0;
-	c->first = 0;
+	if (c->first)
+		c->first = 0;
 	sample(c->target, SIGNAL_SERVICE, took);
 	if (c->joined && signal_of(c->target) == SIGNAL_SERVICE)
 		cohort_leave(c, took);
 	conn_rest(c);
 	if (c->per_request)
 		request_answered(c);
+}
+
+/* What TCP has measured of a round trip, ns. */
+static __always_inline void conn_trip(struct conn *c, __u64 took)
+{
+	sample(c->target, SIGNAL_RTT, took);
+	if (signal_of(c->target) == SIGNAL_RTT) {
+		cohort_join(c, bpf_ktime_get_ns() - took);
+		cohort_leave(c, took);
+	}
+}
+
+/*
+ * TCP has measured since it was last looked at: seen with the next packet that comes
+ * in, or at the end. A call for each costs twice what this does.
+ */
+static __always_inline void conn_trips(struct conn *c, struct tcp_sock *tp)
+{
+	__u32 delivered = tp->delivered;
+	__u64 us;
+
+	if (delivered == c->delivered || tp->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RTT_CB_FLAG)
+		return;
+	c->delivered = delivered;
+	us = tp->rack.rtt_us;
+	if (!us)
+		us = tp->srtt_us >> 3;
+	conn_trip(c, us * 1000);
+}
+
+/*
+ * The calls that the programs ask for of a connection: one for each round trip where
+ * the limit follows these, also where there are no programs on packets.
+ */
+static __always_inline __u32 calls_for(struct target_conf *conf)
+{
+	if (conf->signal == SIGNAL_RTT)
+		return BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTT_CB_FLAG;
+	return BPF_SOCK_OPS_STATE_CB_FLAG;
 }
 
 /* Takes out of a connection's record what its party has of a slot, to give it back. */
@@ -255,6 +295,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	__u64 party = 0, now = bpf_ktime_get_ns();
 	bool reserved, flood, asked, trim = false;
 	__u32 target, cohort, said;
+	struct tcp_sock *tp;
 	struct conn *c;
 
 	if (!id || !sk)
@@ -323,6 +364,8 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 		let_in(&key, now, ctx->rcv_nxt - 1);
 	c->arrived_end = c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
+	tp = bpf_skc_to_tcp_sock(sk);
+	c->delivered = tp ? tp->delivered : 0;
 	c->cohort = reserved ? cohort : 0;
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
 	c->untouched = times_accept(conf);
@@ -330,8 +373,7 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 	__sync_lock_test_and_set(&c->counted, 1);
 	conn_open_asked(c, conf, st, said);
 	/* Another program may have asked for other calls. */
-	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
-					       BPF_SOCK_OPS_RTT_CB_FLAG);
+	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | calls_for(conf));
 
 	sample(target, SIGNAL_HANDSHAKE, (__u64)(ctx->srtt_us >> 3) * 1000);
 	if (times_lifetime(conf))
@@ -359,14 +401,20 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 {
 	__u32 state = ctx->args[1];
 	struct bpf_sock *sk = ctx->sk;
+	struct tcp_sock *tp;
 	struct conn *c;
 
 	if (!sk || state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT)
 		return;
 	c = bpf_sk_storage_get(&conns, sk, 0, 0);
-	if (!c || !c->counted)
+	if (!c)
 		return;
-	if (state == BPF_TCP_CLOSE && worked_on(c, (struct sock *)bpf_skc_to_tcp_sock(sk))) {
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp)
+		conn_trips(c, tp); /* the last ones */
+	if (!c->counted)
+		return;
+	if (state == BPF_TCP_CLOSE && worked_on(c, (struct sock *)tp)) {
 		if (request_of(c) == REQUEST_HELD)
 			request_finish(c); /* the client has given up, and nobody works on it */
 		return;
@@ -386,15 +434,8 @@ static __always_inline void conn_rtt(struct bpf_sock_ops *ctx)
 	if (!us)
 		us = ctx->srtt_us >> 3;
 	c = bpf_sk_storage_get(&conns, sk, 0, 0);
-	if (!c)
-		return;
-	sample(c->target, SIGNAL_RTT, us * 1000);
-	if (signal_of(c->target) == SIGNAL_RTT) {
-		__u64 now = bpf_ktime_get_ns();
-
-		cohort_join(c, now - us * 1000);
-		cohort_leave(c, us * 1000);
-	}
+	if (c)
+		conn_trip(c, us * 1000);
 }
 
 #endif

@@ -74,8 +74,15 @@ struct inet_connection_sock {
 	struct request_sock_queue icsk_accept_queue;
 } CORE;
 
+struct tcp_rack {
+	__u32 rtt_us; /* of the newest that was acknowledged; 0: unknown, as without SACK */
+} CORE;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct tcp_rack rack;
+	__u32 srtt_us;   /* smoothed, in eighths */
+	__u32 delivered; /* segments that were acknowledged */
 	__u32 rcv_nxt; /* the next that is missing */
 	__u32 rcv_wup; /* the same, when the window was last announced */
 	__u32 rcv_wnd; /* how much that was */

@@ -69,15 +69,10 @@ struct received {
 	__u32 most; /* behind the window */
 };
 
-static __always_inline bool received_by(struct bpf_sock *sk, struct received *r)
+static __always_inline void received_by(struct tcp_sock *tp, struct received *r)
 {
-	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
-
-	if (!tp)
-		return false;
 	r->next = tp->rcv_nxt;
 	r->most = tp->rcv_wup + tp->rcv_wnd;
-	return true;
 }
 
 /*

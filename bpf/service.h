@@ -146,6 +146,7 @@ static __always_inline bool packet_in(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = socket_of(skb);
 	struct conn *c = sk ? conn_of(sk) : NULL;
+	struct tcp_sock *tp;
 	struct received r;
 
 	if (!c) {
@@ -155,8 +156,12 @@ static __always_inline bool packet_in(struct __sk_buff *skb)
 	}
 	if (c->trimmed && bpf_ktime_get_ns() - c->opened < TRIM_TIME)
 		return false; /* nobody is to begin with what will be ended */
-	if (received_by(sk, &r))
-		segment_in(skb, c, &r);
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return true;
+	conn_trips(c, tp);
+	received_by(tp, &r);
+	segment_in(skb, c, &r);
 	return true;
 }
 

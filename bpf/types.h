@@ -279,7 +279,7 @@ struct conn {
 	__u32 in_end;    /* sequence number behind the newest byte received */
 	__u32 out_end;   /* the same for bytes sent */
 	__u32 cohort;    /* epoch of the cohort that it may join, or is in; 0: none */
-	__u32 blind;     /* 1: this kernel does not tell its end, see conn_look() */
+	__u32 delivered; /* segments whose round trips are known, as TCP counts them */
 	__u64 joined;    /* when its unit in the cohort began, ns; 0: it is in none */
 	__u64 opened;    /* ns */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */
@@ -303,7 +303,7 @@ struct conn {
 	__u32 untouched;   /* 1: with TARGET_ACCEPT, and the application has not read or written yet */
 	__u64 heard;       /* then: when the client's first payload came, ns; 0: none has */
 	__u32 nth;         /* requests that have begun */
-	__u32 pad;
+	__u32 blind;       /* 1: this kernel does not tell its end, see conn_look() */
 };
 
 /*

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -48,8 +49,34 @@ func TestTCPRTT(t *testing.T) {
 	if h.Quantile(0.5) > think/4 {
 		t.Errorf("the round trip of handshakes is %v: it has the clients' thinking in it", h.Quantile(0.5))
 	}
+	// Each response is acknowledged, and the server's FIN.
+	for i, want := range []uint64{3 * (asked + 1), 3 * (asked + 1), 2 * asked} {
+		await(t, fmt.Sprintf("%d round trips on port %d", want, ports[i]), func() (any, bool) {
+			n := measured(t, i, loader.RTT).Count
+			return n, n == want
+		})
+	}
 	await(t, "the status has round trips", func() (any, bool) {
 		st := a.Status().Targets[2].TCPRTTSeconds
 		return st, st.HandshakeP50 > 0 && st.HandshakeP50 < think.Seconds()/4 && st.Min > 0 && st.P50 >= st.Min
+	})
+}
+
+// TestSignalRTT has the limit follow TCP's round trips, of which the kernel tells
+// each at once: as many of them as are seen later otherwise.
+func TestSignalRTT(t *testing.T) {
+	l := lab.ForTest(t, "srv", "cli")
+	srv, cli := l.Host("srv"), l.Host("cli")
+	httpServer(backend.Spec{Protocol: "http"})(t, srv, 8080)
+	startAgent(t, srv, 8080, func(r *config.Rule) {
+		fixed(1000)(r)
+		r.Signal = config.SignalRTT
+	})
+	httpClient{path: "/"}.run(t, cli, netip.AddrPortFrom(srv.Addr4, 8080))
+	httpClient{path: "/", oneShot: true}.run(t, cli, netip.AddrPortFrom(srv.Addr4, 8080))
+	const want = asked + 1 + 2*asked
+	await(t, "round trips", func() (any, bool) {
+		n := measured(t, 0, loader.RTT).Count
+		return n, n == want
 	})
 }

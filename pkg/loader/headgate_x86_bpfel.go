@@ -48,7 +48,7 @@ type headgateConn struct {
 	InEnd      uint32
 	OutEnd     uint32
 	Cohort     uint32
-	Blind      uint32
+	Delivered  uint32
 	Joined     uint64
 	Opened     uint64
 	Asked      uint64
@@ -67,7 +67,7 @@ type headgateConn struct {
 	Untouched  uint32
 	Heard      uint64
 	Nth        uint32
-	Pad        uint32
+	Blind      uint32
 }
 
 type headgateCorrection struct {
