@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -95,18 +97,15 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 
 type runStats struct{ runs, ns uint64 }
 
-// programStats reads the statistics of headgate's programs.
+// programStats reads the statistics of headgate's programs that this process has:
+// other agents of the host have some of the same names.
 func programStats() (map[string]runStats, error) {
+	ids, err := ownPrograms()
+	if err != nil {
+		return nil, err
+	}
 	stats := make(map[string]runStats)
-	for id := ebpf.ProgramID(0); ; {
-		next, err := ebpf.ProgramGetNextID(id)
-		if errors.Is(err, os.ErrNotExist) {
-			return stats, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		id = next
+	for id := range ids {
 		p, err := ebpf.NewProgramFromID(id)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -120,9 +119,41 @@ func programStats() (map[string]runStats, error) {
 			return nil, err
 		}
 		if strings.HasPrefix(info.Name, "headgate") {
-			stats[info.Name] = runStats{runs: s.RunCount, ns: uint64(s.Runtime.Nanoseconds())}
+			sum := stats[info.Name]
+			sum.runs += s.RunCount
+			sum.ns += uint64(s.Runtime.Nanoseconds())
+			stats[info.Name] = sum
 		}
 	}
+	return stats, nil
+}
+
+// ownPrograms returns the programs that this process has open, or has links to.
+func ownPrograms() (map[ebpf.ProgramID]bool, error) {
+	const dir = "/proc/self/fdinfo"
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[ebpf.ProgramID]bool)
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		for line := range strings.Lines(string(text)) {
+			value, ok := strings.CutPrefix(line, "prog_id:")
+			if !ok {
+				continue
+			}
+			id, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("%s/%s: %w", dir, f.Name(), err)
+			}
+			ids[ebpf.ProgramID(id)] = true
+		}
+	}
+	return ids, nil
 }
 
 func closing(c io.Closer) error { return c.Close() }
