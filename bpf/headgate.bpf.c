@@ -67,18 +67,30 @@ int headgate_admit(struct bpf_sk_lookup *ctx)
 	return syn_may_pass(conf, st, &key) ? SK_PASS : SK_DROP;
 }
 
-/* Every packet that comes in on a device of a scope where something may be held. */
+/*
+ * Every packet that comes in on a device of a scope where something may be held.
+ * Attached to each device, like the lookup.
+ */
 SEC("tc")
 int headgate_arrive(struct __sk_buff *skb)
 {
-	return arrive(skb, this_netns);
+	if (netns_note(skb))
+		bpf_tail_call(skb, &arrivals, 0);
+	return TCX_NEXT;
 }
 
-/* Run by the agent, not attached. */
+/* What that goes on to, in all namespaces. */
+SEC("tc")
+int headgate_packet(struct __sk_buff *skb)
+{
+	return arrive(skb, netns_noted(skb));
+}
+
+/* Run by the agent, not attached. In cb is the namespace that it asks for. */
 SEC("tc")
 int headgate_claim(struct __sk_buff *skb)
 {
-	return claim(skb, this_netns);
+	return claim(skb, (__u64)skb->cb[1] << 32 | skb->cb[0]);
 }
 
 /* Called for every TCP socket of the host: most operations are none of ours. */

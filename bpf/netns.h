@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * In which network namespace is this? sk_lookup programs cannot ask, and a
- * constant takes a program for each namespace. The kernel takes 60 ms to check
- * the one that decides: so that is loaded once, and what is attached to each
- * namespace is a few instructions which note where they are and go on to it.
+ * In which network namespace is this? sk_lookup programs cannot ask, tc ones
+ * only on some kernels, and a constant takes a program for each namespace. The
+ * kernel takes 60 and 150 ms to check those that decide: so these are loaded once, and
+ * what is attached to each namespace is a few instructions which note where
+ * they are and go on to one of them.
  */
 #ifndef HEADGATE_NETNS_H
 #define HEADGATE_NETNS_H
@@ -14,7 +15,7 @@
 volatile const __u64 this_netns = 0;
 
 /*
- * What those that are attached go on to. Its content ends with the last file
+ * What those that are attached go on to. The content ends with the last file
  * descriptor or pin of the map, whatever programs use it.
  */
 struct {
@@ -23,6 +24,13 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } lookups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} arrivals SEC(".maps");
 
 /*
  * Where the program on this CPU is, from its first instructions to the next

@@ -71,6 +71,7 @@ type Agent struct {
 	missing  []missing
 	scopes   []*scopeState
 	targets  []*target
+	building []*target // of a plan that is not in force yet; the kernel may have them
 	ids      []uint32
 	orders   []loader.Order
 	renewed  time.Duration // when the lease was

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"headgate/pkg/config"
 	"headgate/pkg/loader"
 )
@@ -63,14 +65,20 @@ func (a *Agent) build(d *difference, cfg *config.Config) error {
 		}
 	}
 	// Without the lock: a namespace may have many devices, and the windows go on.
+	// Some at once, since most of it is waiting for the kernel's grace periods.
+	var holds errgroup.Group
+	holds.SetLimit(atOnce)
 	for _, p := range d.places {
 		if needsIngress(p.next) && p.holding == nil {
-			if p.begun, err = a.hold(p); err != nil {
-				return fmt.Errorf("scope %s: %w", p, err)
-			}
+			holds.Go(func() (err error) {
+				if p.begun, err = a.hold(p); err != nil {
+					return fmt.Errorf("scope %s: %w", p, err)
+				}
+				return nil
+			})
 		}
 	}
-	return nil
+	return holds.Wait()
 }
 
 func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) error {
@@ -126,6 +134,7 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	if err != nil {
 		return err
 	}
+	a.building = d.added
 	for _, t := range d.added {
 		id, known := a.gate.Targets()[t.key]
 		if known {
@@ -168,6 +177,7 @@ func (a *Agent) unbuild(d *difference) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.building = nil
 	release := a.gate.ReleaseNetns
 	if a.running() {
 		errs = append(errs, a.gate.WatchReads(timesAccept(a.cfg)))
@@ -213,7 +223,7 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 		t.last, lost = a.gate.Reading(t.id) // the status is right from the start
 		err = errors.Join(err, lost)
 	}
-	a.plan, a.cfg, a.missing, a.targets = d.plan, cfg, d.missing, d.targets
+	a.plan, a.cfg, a.missing, a.targets, a.building = d.plan, cfg, d.missing, d.targets, nil
 	a.scopes = nil
 	for _, p := range d.places {
 		a.scopes = append(a.scopes, p.scopeState)
@@ -387,6 +397,7 @@ func (a *Agent) clear(d *difference) error {
 		}
 		errs = append(errs, a.locked(func() error { return a.gate.DetachNetns(s.netns.Cookie()) }), s.netns.Close())
 	}
+	a.gate.Disinherit()
 	return errors.Join(append(errs, a.locked(a.retire))...)
 }
 
@@ -407,7 +418,8 @@ func (a *Agent) locked(f func() error) error {
 func (a *Agent) retire() error {
 	var errs []error
 	for key, id := range a.gate.Targets() {
-		if !slices.Contains(a.ids, id) {
+		coming := slices.ContainsFunc(a.building, func(t *target) bool { return t.key == key })
+		if !coming && !slices.Contains(a.ids, id) {
 			errs = append(errs, a.gate.Retire(key))
 		}
 	}

@@ -50,15 +50,18 @@ func (a *attached) close() {
 }
 
 // AttachCgroup2 attaches what counts connections, for all namespaces at once,
-// at the root of the cgroup2 hierarchy mounted at path.
+// at the root of the cgroup2 hierarchy mounted at path. Then it puts in place what
+// decides in all of them.
 func (g *Gate) AttachCgroup2(path string) error {
 	if err := g.attachCgroup(HookSockops, "", path, ebpf.AttachCGroupSockOps, g.progs[headgateProgHeadgateSockops]); err != nil {
 		return err
 	}
 	if p := g.progs[headgateProgHeadgateRelease]; p != nil {
-		return g.attachCgroup(HookRelease, "", path, ebpf.AttachCgroupInetSockRelease, p)
+		if err := g.attachCgroup(HookRelease, "", path, ebpf.AttachCgroupInetSockRelease, p); err != nil {
+			return err
+		}
 	}
-	return nil
+	return g.lead()
 }
 
 // AttachService attaches what times the connections of listeners that belong
@@ -81,7 +84,8 @@ func (g *Gate) DetachService(id uint64) error {
 }
 
 // AttachNetns attaches admission to a network namespace: a program of some
-// instructions, which goes on to the one of all namespaces.
+// instructions, which goes on to the one of all namespaces, see
+// [Gate.AttachCgroup2].
 func (g *Gate) AttachNetns(ns *scope.Netns) error {
 	name := fmt.Sprintf("%s_%d", HookLookup, ns.Cookie())
 	if g.links[name] != nil {
@@ -96,10 +100,7 @@ func (g *Gate) AttachNetns(ns *scope.Netns) error {
 		again: func() (link.Link, error) { return link.AttachNetNs(ns.Fd(), p) },
 		gone:  func() bool { return false }, // ns holds it
 	}
-	if err = g.lead(); err == nil {
-		a.link, a.fresh, err = g.attach(name, p, a.again)
-	}
-	if err != nil {
+	if a.link, a.fresh, err = g.attach(name, p, a.again); err != nil {
 		p.Close()
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
@@ -129,10 +130,7 @@ func (g *Gate) ReleaseNetns(cookie uint64) error {
 // loadFor loads a copy of a program for a network namespace.
 func (g *Gate) loadFor(ns *scope.Netns, name string) (*ebpf.Program, error) {
 	return g.load(name, func(spec *ebpf.CollectionSpec) error {
-		return errors.Join(
-			spec.Variables["this_netns"].Set(ns.Cookie()),
-			spec.Variables["hold_mark"].Set(uint32(HoldMark)),
-		)
+		return spec.Variables["this_netns"].Set(ns.Cookie())
 	})
 }
 
@@ -204,7 +202,6 @@ func (g *Gate) detach(name string) error {
 // Prune detaches what a predecessor had attached and this agent has not: the
 // namespaces and cgroups of rules that are gone.
 func (g *Gate) Prune() error {
-	g.disinherit()
 	entries, err := os.ReadDir(g.state.links())
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)

@@ -37,6 +37,7 @@ var optional = map[string]Capability{
 	headgateProgHeadgateCorrect:      CanRecount,
 	headgateProgHeadgateCorrectParty: CanRecount,
 	headgateProgHeadgateArrive:       CanHold,
+	headgateProgHeadgatePacket:       CanHold,
 	headgateProgHeadgateClaim:        CanHold,
 	headgateProgHeadgateRead:         CanAccept,
 }

@@ -47,9 +47,9 @@ func (g *Gate) Repair() []Trouble {
 		}
 	}
 	if what, err := g.repairLead(); err != nil {
-		found = append(found, Trouble{HookLookup, fmt.Sprintf("%s, and cannot be put back: %v", what, err), false})
+		found = append(found, Trouble{HookState, fmt.Sprintf("%s, and cannot be put back: %v", what, err), false})
 	} else if what != "" {
-		found = append(found, Trouble{HookLookup, what + "; it is there again", true})
+		found = append(found, Trouble{HookState, what + "; it is there again", true})
 	}
 	if what, err := g.repairPins(); err != nil {
 		found = append(found, Trouble{HookState, fmt.Sprintf("%s: %v", what, err), false})

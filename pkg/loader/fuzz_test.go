@@ -55,6 +55,7 @@ var arrivalSeeds = []string{
 // street is a target with its programs, and the script that is played to it.
 type street struct {
 	gate   *Gate
+	netns  uint64
 	id     uint32
 	progs  map[string]*ebpf.Program
 	tick   uint32
@@ -74,8 +75,8 @@ func newStreet(f *testing.F) *street {
 	if err := g.lead(); err != nil {
 		f.Fatal(err)
 	}
-	s := &street{gate: g, progs: make(map[string]*ebpf.Program)}
-	for _, name := range []string{headgateProgHeadgateLookup, headgateProgHeadgateArrive, headgateProgHeadgateClaim} {
+	s := &street{gate: g, netns: ns.Cookie(), progs: make(map[string]*ebpf.Program)}
+	for _, name := range []string{headgateProgHeadgateLookup, headgateProgHeadgateArrive} {
 		p, err := g.loadFor(ns, name)
 		if err != nil {
 			f.Fatal(err)
@@ -83,7 +84,7 @@ func newStreet(f *testing.F) *street {
 		f.Cleanup(func() { p.Close() })
 		s.progs[name] = p
 	}
-	for _, name := range []string{headgateProgHeadgateSweep, headgateProgHeadgateForget, headgateProgHeadgateIngress, headgateProgHeadgateEgress} {
+	for _, name := range []string{headgateProgHeadgateClaim, headgateProgHeadgateSweep, headgateProgHeadgateForget, headgateProgHeadgateIngress, headgateProgHeadgateEgress} {
 		s.progs[name] = g.progs[name]
 	}
 	if s.id, err = g.Target(TargetKey{Netns: ns.Cookie(), Port: testPort}, Order{}, 0); err != nil {
@@ -216,7 +217,7 @@ func (s *street) exec(t *testing.T, name string, frame []byte, mark uint32) (ver
 	t.Helper()
 	opts := &ebpf.RunOptions{Data: frame}
 	if s.progs[name].Type() == ebpf.SchedCLS {
-		opts.Context, opts.ContextOut = skBuff{Mark: mark}, &out
+		opts.Context, opts.ContextOut = skBuff{Mark: mark, Netns: halves(s.netns)}, &out
 	}
 	verdict, err := s.progs[name].Run(opts)
 	if err != nil && len(frame) >= 14+40 {

@@ -53,9 +53,9 @@ type Gate struct {
 	progs  map[string]*ebpf.Program
 	able   map[Capability]bool
 	links  map[string]*attached
-	reads  link.Link // see WatchReads
-	former *ebpf.Map // see heir
-	loaded uint64    // when the programs were, CLOCK_MONOTONIC, ns
+	reads  link.Link   // see WatchReads
+	former []*ebpf.Map // see heirloom
+	loaded uint64      // when the programs were, CLOCK_MONOTONIC, ns
 	ids    map[TargetKey]uint32
 	nextID uint32 // where a free number is looked for
 	ports  *portTable
@@ -100,7 +100,7 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
 		return nil, noState(state.devices(), err)
 	}
-	g.former = heir(state)
+	g.former = heirlooms(state)
 	least, made := o.room()
 	if g.maps, g.fresh, err = openMaps(state, spec, least, made, o.Log); err != nil {
 		return nil, explain(err)
@@ -108,7 +108,7 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := g.loadPrograms(); err != nil {
 		return nil, explain(err)
 	}
-	g.spec = only(g.spec, headgateProgHeadgateLookup)
+	g.spec = only(g.spec, headgateProgHeadgateLookup, headgateProgHeadgateArrive)
 	if g.memories, err = openMemories(g.maps); err != nil {
 		return nil, err
 	}
@@ -186,11 +186,14 @@ func (g *Gate) embedded(program string) (*ebpf.CollectionSpec, error) {
 	return only(spec, program), nil
 }
 
-// only copies a spec with one of its programs.
-func only(spec *ebpf.CollectionSpec, program string) *ebpf.CollectionSpec {
-	one := *spec
-	one.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
-	return one.Copy()
+// only copies a spec with some of its programs.
+func only(spec *ebpf.CollectionSpec, programs ...string) *ebpf.CollectionSpec {
+	some := *spec
+	some.Programs = make(map[string]*ebpf.ProgramSpec)
+	for _, name := range programs {
+		some.Programs[name] = spec.Programs[name]
+	}
+	return some.Copy()
 }
 
 // load loads one program onto the shared maps; set sets its constants.
@@ -201,6 +204,11 @@ func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Pr
 	}
 	if v := spec.Variables["most_between"]; v != nil {
 		if err := v.Set(uint32(napiBudget * ebpf.MustPossibleCPU())); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	if v := spec.Variables["hold_mark"]; v != nil {
+		if err := v.Set(uint32(HoldMark)); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}
@@ -305,7 +313,7 @@ func (g *Gate) close() error {
 	if g.reads != nil {
 		g.reads.Close()
 	}
-	g.disinherit()
+	g.Disinherit()
 	for _, p := range g.progs {
 		p.Close()
 	}

@@ -319,6 +319,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	headgateMapAcquaintances         = "acquaintances"
+	headgateMapArrivals              = "arrivals"
 	headgateMapClaims                = "claims"
 	headgateMapClasses               = "classes"
 	headgateMapCohorts               = "cohorts"
@@ -351,6 +352,7 @@ const (
 	headgateProgHeadgateForget       = "headgate_forget"
 	headgateProgHeadgateIngress      = "headgate_ingress"
 	headgateProgHeadgateLookup       = "headgate_lookup"
+	headgateProgHeadgatePacket       = "headgate_packet"
 	headgateProgHeadgateRead         = "headgate_read"
 	headgateProgHeadgateRecount      = "headgate_recount"
 	headgateProgHeadgateRelease      = "headgate_release"
@@ -419,6 +421,7 @@ type headgateProgramSpecs struct {
 	HeadgateForget       *ebpf.ProgramSpec `ebpf:"headgate_forget"`
 	HeadgateIngress      *ebpf.ProgramSpec `ebpf:"headgate_ingress"`
 	HeadgateLookup       *ebpf.ProgramSpec `ebpf:"headgate_lookup"`
+	HeadgatePacket       *ebpf.ProgramSpec `ebpf:"headgate_packet"`
 	HeadgateRead         *ebpf.ProgramSpec `ebpf:"headgate_read"`
 	HeadgateRecount      *ebpf.ProgramSpec `ebpf:"headgate_recount"`
 	HeadgateRelease      *ebpf.ProgramSpec `ebpf:"headgate_release"`
@@ -433,6 +436,7 @@ type headgateProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type headgateMapSpecs struct {
 	Acquaintances *ebpf.MapSpec `ebpf:"acquaintances"`
+	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
 	Claims        *ebpf.MapSpec `ebpf:"claims"`
 	Classes       *ebpf.MapSpec `ebpf:"classes"`
 	Cohorts       *ebpf.MapSpec `ebpf:"cohorts"`
@@ -491,6 +495,7 @@ func (o *headgateObjects) Close() error {
 // It can be passed to loadHeadgateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headgateMaps struct {
 	Acquaintances *ebpf.Map `ebpf:"acquaintances"`
+	Arrivals      *ebpf.Map `ebpf:"arrivals"`
 	Claims        *ebpf.Map `ebpf:"claims"`
 	Classes       *ebpf.Map `ebpf:"classes"`
 	Cohorts       *ebpf.Map `ebpf:"cohorts"`
@@ -518,6 +523,7 @@ type headgateMaps struct {
 func (m *headgateMaps) Close() error {
 	return _HeadgateClose(
 		m.Acquaintances,
+		m.Arrivals,
 		m.Claims,
 		m.Classes,
 		m.Cohorts,
@@ -570,6 +576,7 @@ type headgatePrograms struct {
 	HeadgateForget       *ebpf.Program `ebpf:"headgate_forget"`
 	HeadgateIngress      *ebpf.Program `ebpf:"headgate_ingress"`
 	HeadgateLookup       *ebpf.Program `ebpf:"headgate_lookup"`
+	HeadgatePacket       *ebpf.Program `ebpf:"headgate_packet"`
 	HeadgateRead         *ebpf.Program `ebpf:"headgate_read"`
 	HeadgateRecount      *ebpf.Program `ebpf:"headgate_recount"`
 	HeadgateRelease      *ebpf.Program `ebpf:"headgate_release"`
@@ -591,6 +598,7 @@ func (p *headgatePrograms) Close() error {
 		p.HeadgateForget,
 		p.HeadgateIngress,
 		p.HeadgateLookup,
+		p.HeadgatePacket,
 		p.HeadgateRead,
 		p.HeadgateRecount,
 		p.HeadgateRelease,

@@ -20,8 +20,8 @@ import (
 // has to wait, for the rule that queues it to see.
 const HoldMark = 0x10000000
 
-// IngressProgram returns the program for the devices of a namespace. The
-// caller attaches and closes it.
+// IngressProgram returns the program for the devices of a namespace, which goes on
+// to the one of all namespaces. The caller attaches and closes it.
 func (g *Gate) IngressProgram(ns *scope.Netns) (*ebpf.Program, error) {
 	return g.loadFor(ns, headgateProgHeadgateArrive)
 }
@@ -56,9 +56,10 @@ const (
 // Claimer speaks with the kernel about the units of one namespace that wait.
 // It is not safe for concurrent use.
 type Claimer struct {
-	prog *ebpf.Program
-	ipv4 [14 + 20 + 20]byte
-	ipv6 [14 + 40 + 20]byte
+	prog   *ebpf.Program // the gate's
+	cookie uint64        // of the namespace
+	ipv4   [14 + 20 + 20]byte
+	ipv6   [14 + 40 + 20]byte
 
 	// The kernel looks for connections in the namespace of the calling thread.
 	// Where that is not the agent's own, the thread goes there and comes back:
@@ -69,30 +70,28 @@ type Claimer struct {
 // NewClaimer returns a Claimer for a namespace, which must be open for as long
 // as it is.
 func (g *Gate) NewClaimer(ns *scope.Netns) (*Claimer, error) {
-	p, err := g.loadFor(ns, headgateProgHeadgateClaim)
-	if err != nil {
-		return nil, err
+	p := g.progs[headgateProgHeadgateClaim]
+	if p == nil {
+		return nil, fmt.Errorf("claim slots: %s", CanHold.Otherwise())
 	}
 	own, err := scope.OpenNetns("")
 	if err != nil {
-		return nil, errors.Join(err, p.Close())
+		return nil, err
 	}
+	c := &Claimer{prog: p, cookie: ns.Cookie()}
 	if own.Cookie() == ns.Cookie() {
-		if err := own.Close(); err != nil {
-			return nil, errors.Join(err, p.Close())
-		}
-		return &Claimer{prog: p}, nil
+		return c, own.Close()
 	}
-	return &Claimer{prog: p, own: own, there: ns}, nil
+	c.own, c.there = own, ns
+	return c, nil
 }
 
-// Close lets go of the program.
+// Close lets go of what the Claimer has opened.
 func (c *Claimer) Close() error {
-	err := c.prog.Close()
-	if c.own != nil {
-		err = errors.Join(err, c.own.Close())
+	if c.own == nil {
+		return nil
 	}
-	return err
+	return c.own.Close()
 }
 
 // The releases of units that are to be refused.
@@ -159,13 +158,17 @@ type skBuff struct {
 	Mark   uint32
 	_      [7]uint32
 	Device uint32
-	_      [27]uint32
+	_      uint32
+	Netns  [2]uint32 // the cookie's lower half, and its upper one, in cb
+	_      [24]uint32
 	Tstamp uint64
 	_      [8]uint32
 }
 
+func halves(cookie uint64) [2]uint32 { return [2]uint32{uint32(cookie), uint32(cookie >> 32)} }
+
 func (c *Claimer) ask(op uint32, u Unit) (Claim, time.Duration, error) {
-	in, out := skBuff{Mark: op, Device: u.Device}, skBuff{}
+	in, out := skBuff{Mark: op, Device: u.Device, Netns: halves(c.cookie)}, skBuff{}
 	run := func() (uint32, error) {
 		return c.prog.Run(&ebpf.RunOptions{Data: c.packet(u), Context: in, ContextOut: &out})
 	}

@@ -8,60 +8,71 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// What is attached to namespaces goes on to the one program that decides by way of
-// a map, of which it has the first element (bpf/netns.h).
+// leads are the maps by which what is attached to a namespace goes on to the program
+// that decides for all of them (bpf/netns.h), and these.
+var leads = map[string]string{
+	headgateMapLookups:  headgateProgHeadgateAdmit,
+	headgateMapArrivals: headgateProgHeadgatePacket,
+}
 
-// lead has the programs of all namespaces go on to the one of this agent, those of
-// a predecessor with the same maps too.
+// lead has the programs of all namespaces go on to those of this agent: also the
+// programs of a predecessor, where its maps were taken over.
 func (g *Gate) lead() error {
-	if err := g.maps[headgateMapLookups].Put(uint32(0), g.progs[headgateProgHeadgateAdmit]); err != nil {
-		return fmt.Errorf("put the program of all namespaces in its place: %w", err)
+	for name, program := range leads {
+		if p := g.progs[program]; p != nil {
+			if err := g.maps[name].Put(uint32(0), p); err != nil {
+				return fmt.Errorf("put %s into map %s: %w", program, name, err)
+			}
+		}
 	}
 	return nil
 }
 
-// repairLead puts it back where somebody took it away, and returns what was wrong.
+// repairLead puts back what somebody took away, and returns what was wrong.
 func (g *Gate) repairLead() (what string, err error) {
-	led := false
-	for _, a := range g.links {
-		led = led || a.hook == HookLookup
+	if g.links[string(HookSockops)] == nil {
+		return "", nil // they are not in place yet
 	}
-	if !led {
-		return "", nil
-	}
-	info, err := g.progs[headgateProgHeadgateAdmit].Info()
-	if err != nil {
-		return "the program of all namespaces cannot be looked at", err
-	}
-	ours, _ := info.ID()
-	var id ebpf.ProgramID
-	err = g.maps[headgateMapLookups].Lookup(uint32(0), &id)
-	switch {
-	case errors.Is(err, ebpf.ErrKeyNotExist):
-		return "somebody took the program of all namespaces away", g.lead()
-	case err != nil:
-		return "the program of all namespaces cannot be looked for", err
-	case id != ours:
-		return fmt.Sprintf("somebody put program %d in place of that of all namespaces", id), g.lead()
+	for name, program := range leads {
+		p := g.progs[program]
+		if p == nil {
+			continue
+		}
+		info, err := p.Info()
+		if err != nil {
+			return fmt.Sprintf("%s cannot be looked at", program), err
+		}
+		ours, _ := info.ID()
+		var id ebpf.ProgramID
+		err = g.maps[name].Lookup(uint32(0), &id)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Sprintf("%s cannot be looked for in map %s", program, name), err
+		}
+		if id != ours {
+			return fmt.Sprintf("somebody took %s out of map %s", program, name), g.lead()
+		}
 	}
 	return "", nil
 }
 
-// heir keeps what a predecessor's programs go on to where its maps are replaced: the
-// kernel empties such a map with its last pin, and they would let everything pass
-// until they are replaced themselves. Nil where there is none.
-func heir(s *stateDir) *ebpf.Map {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(s.maps(), headgateMapLookups), nil)
-	if err != nil {
-		return nil // of a version without, or none
+// heirlooms keep what a predecessor's programs go on to where its maps are replaced:
+// the kernel empties such a map with its last pin, and they would let everything pass
+// until they are replaced themselves.
+func heirlooms(s *stateDir) (all []*ebpf.Map) {
+	for name := range leads {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(s.maps(), name), nil)
+		if err == nil { // else there is no predecessor, or it is a version without
+			all = append(all, m)
+		}
 	}
-	return m
+	return all
 }
 
-// disinherit ends that.
-func (g *Gate) disinherit() {
-	if g.former != nil {
-		g.former.Close()
-		g.former = nil
+// Disinherit lets go of what only a predecessor's programs need. Call it when none
+// is attached any more.
+func (g *Gate) Disinherit() {
+	for _, m := range g.former {
+		m.Close()
 	}
+	g.former = nil
 }

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	unitsMapAcquaintances    = "acquaintances"
+	unitsMapArrivals         = "arrivals"
 	unitsMapClaims           = "claims"
 	unitsMapClasses          = "classes"
 	unitsMapCohorts          = "cohorts"
@@ -105,6 +106,7 @@ type unitsProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitsMapSpecs struct {
 	Acquaintances *ebpf.MapSpec `ebpf:"acquaintances"`
+	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
 	Claims        *ebpf.MapSpec `ebpf:"claims"`
 	Classes       *ebpf.MapSpec `ebpf:"classes"`
 	Cohorts       *ebpf.MapSpec `ebpf:"cohorts"`
@@ -161,6 +163,7 @@ func (o *unitsObjects) Close() error {
 // It can be passed to loadUnitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitsMaps struct {
 	Acquaintances *ebpf.Map `ebpf:"acquaintances"`
+	Arrivals      *ebpf.Map `ebpf:"arrivals"`
 	Claims        *ebpf.Map `ebpf:"claims"`
 	Classes       *ebpf.Map `ebpf:"classes"`
 	Cohorts       *ebpf.Map `ebpf:"cohorts"`
@@ -187,6 +190,7 @@ type unitsMaps struct {
 func (m *unitsMaps) Close() error {
 	return _UnitsClose(
 		m.Acquaintances,
+		m.Arrivals,
 		m.Claims,
 		m.Classes,
 		m.Cohorts,
