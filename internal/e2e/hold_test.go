@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
+	"headgate/pkg/agent"
 	"headgate/pkg/config"
 )
 
@@ -272,4 +273,34 @@ func TestListenerClosedWhileHeld(t *testing.T) {
 	again.close()
 	k.empty(t, a)
 	empty(t, a)
+}
+
+// While an agent begins nobody is refused who may wait.
+func TestHoldBeginsWithTheLimit(t *testing.T) {
+	srv, cli, to := hosts(t)
+	k := keep(t, srv, "tcp", ":8080")
+	dial(t, cli, to)
+	k.await(t, 1)
+	begun := make(chan *agent.Agent)
+	go func() { begun <- startHolding(t, srv, holding(1, time.Minute)) }()
+	all := &crowd{failed: make(map[error]int), began: time.Now()}
+	t.Cleanup(all.close)
+	arrive := func() {
+		c := newCrowd(t, cli, to, 1)
+		all.connecting, all.connected, all.refused = append(all.connecting, c.connecting...), append(all.connected, c.connected...), all.refused+c.refused
+		c.connecting, c.connected = nil, nil
+	}
+	for a := (*agent.Agent)(nil); a == nil; {
+		select {
+		case a = <-begun:
+		case <-time.After(3 * time.Millisecond):
+			arrive()
+		}
+	}
+	arrive()
+	all.wait(t, 200*time.Millisecond)
+	t.Log(all)
+	if all.refused > 0 || len(all.failed) > 0 || len(all.connecting) == 0 {
+		t.Errorf("%v; want nobody refused, and those who come when the agent is there waiting", all)
+	}
 }

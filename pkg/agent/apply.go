@@ -126,9 +126,9 @@ func (a *Agent) inherit(d *difference) error {
 	return errors.Join(a.recount(), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
 }
 
-// addTargets makes the kernel count targets. Those that it knows from a
-// predecessor are in force at once, so that there is no gap; what is added to a
-// running agent is once its plan is.
+// addTargets makes the kernel count targets. Where there is a predecessor they are
+// in force at once, so that there is no gap. Otherwise they are once the plan is:
+// until what holds is there too, who should wait would be refused.
 func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	now, err := monotonic()
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 		}
 		t.known = known
 		o := t.begin(now)
-		if a.running() {
+		if a.running() || !a.gate.Follows() {
 			o.Enforce = false
 		}
 		t.replace(d.removed)
@@ -237,9 +237,7 @@ func (a *Agent) commit(d *difference, cfg *config.Config) (committed bool, err e
 		a.ids = append(a.ids, t.id)
 	}
 	err = errors.Join(err, a.wake())
-	if a.running() {
-		err = errors.Join(err, a.order(append(fresh, d.added...), now))
-	}
+	err = errors.Join(err, a.order(append(fresh, d.added...), now))
 	for _, t := range d.removed {
 		err = errors.Join(err, a.gate.Retire(t.key))
 	}

@@ -64,7 +64,8 @@ type Gate struct {
 
 	sources sources
 
-	fresh bool // the maps are ours, not a predecessor's
+	fresh   bool // the maps are ours, not a predecessor's
+	follows bool // programs of a predecessor are at work
 }
 
 // Open loads the programs and takes over the maps of a predecessor, or makes
@@ -100,7 +101,13 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
 		return nil, noState(state.devices(), err)
 	}
+<<<<<<< HEAD
 	g.former = heirlooms(state)
+=======
+	g.former = heir(state)
+	links, _ := os.ReadDir(state.links()) // there may be none
+	g.follows = len(links) > 0
+>>>>>>> 9953834 (A limit is in force once there is who holds)
 	least, made := o.room()
 	if g.maps, g.fresh, err = openMaps(state, spec, least, made, o.Log); err != nil {
 		return nil, explain(err)
@@ -280,6 +287,10 @@ func lacking(has *cap.Set) (names []string) {
 
 // Fresh says whether nothing was taken over from a predecessor, or could be.
 func (g *Gate) Fresh() bool { return g.fresh }
+
+// Follows says whether there were programs of a predecessor at work when this one
+// was opened.
+func (g *Gate) Follows() bool { return g.follows }
 
 // Close lets go of the kernel side and leaves it in place, pinned: counting
 // goes on, and the gates open when the lease runs out.
