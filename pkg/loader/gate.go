@@ -101,13 +101,9 @@ func Open(o Options) (_ *Gate, err error) {
 	if err := os.MkdirAll(state.devices(), 0o700); err != nil {
 		return nil, noState(state.devices(), err)
 	}
-<<<<<<< HEAD
 	g.former = heirlooms(state)
-=======
-	g.former = heir(state)
 	links, _ := os.ReadDir(state.links()) // there may be none
 	g.follows = len(links) > 0
->>>>>>> 9953834 (A limit is in force once there is who holds)
 	least, made := o.room()
 	if g.maps, g.fresh, err = openMaps(state, spec, least, made, o.Log); err != nil {
 		return nil, explain(err)
