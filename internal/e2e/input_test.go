@@ -137,6 +137,12 @@ func TestInput(t *testing.T) {
 			says:  []string{"/sys/fs/bpf/headgate-test", "bpffs", "mount -t bpf"},
 		},
 		{
+			name: "few files", verbs: both, code: 1,
+			flags: []string{"-p", "8080"},
+			cmd:   func(c *lab.Cmd) { inShell(c, `ulimit -n "$0"; exec "$@"`, "80") },
+			says:  []string{"80 files", "128", "ulimit -n", "LimitNOFILE="},
+		},
+		{
 			name: "address in use", code: 1,
 			flags: []string{"-p", "8080"},
 			setup: func(t *testing.T, h *lab.Host) {

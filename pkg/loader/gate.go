@@ -72,6 +72,9 @@ type Gate struct {
 // new ones. It attaches nothing. Errors wrap [ErrInUse], [ErrNotBPFFS],
 // [ErrForeign] or [os.ErrPermission] where those apply.
 func Open(o Options) (_ *Gate, err error) {
+	if err := enoughFiles(); err != nil {
+		return nil, err
+	}
 	spec, err := loadHeadgate()
 	if err != nil {
 		return nil, fmt.Errorf("embedded programs: %w", err)
@@ -128,6 +131,9 @@ func Open(o Options) (_ *Gate, err error) {
 // Check loads every program into the kernel and lets go of it again: what the
 // kernel's verifier says, and what this kernel can do.
 func Check() (map[Capability]bool, error) {
+	if err := enoughFiles(); err != nil {
+		return nil, err
+	}
 	spec, err := loadHeadgate()
 	if err != nil {
 		return nil, fmt.Errorf("embedded programs: %w", err)
@@ -163,7 +169,7 @@ func (g *Gate) loadPrograms() error {
 			continue
 		}
 		// Not os.ErrPermission: that is EACCES, too, which the verifier says.
-		if !canDoWithout || errors.Is(err, unix.EPERM) {
+		if !canDoWithout || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EMFILE) {
 			return err
 		}
 		g.able[capability] = false
