@@ -245,16 +245,11 @@ static __always_inline void let_in(struct pending_key *key, __u64 now, __u32 isn
 static __always_inline void take_slot_freely(__u32 target, struct target_conf *conf,
 					     struct target_state *st, struct origin *o)
 {
-	__u32 limit = limit_now(conf, st);
-
-	if (o->party & PARTY_CLASS)
-		class_balance(target, limit);
-	if (o->party & PARTY_CLASS ? !class_has_room(target, limit, o->party) :
-				     in_flight(st->units) >= limit) {
-		note_refusal(conf, st);
-		COUNT(target, would_reject);
-		o->over = REJECT_LIMIT;
-	}
+	if (party_takes(target, conf, st, limit_now(conf, st), o->party, TAKE_ANY))
+		return;
+	note_refusal(conf, st);
+	COUNT(target, would_reject);
+	o->over = REJECT_LIMIT;
 	party_is_in(target, conf, st, o->party, 0);
 }
 
