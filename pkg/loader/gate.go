@@ -261,8 +261,8 @@ func (g *Gate) Capabilities() map[Capability]bool { return g.able }
 // anything.
 func explain(err error) error {
 	// EPERM is bpf(2)'s, EACCES the verifier's: of programs that are wrong, and of
-	// those that take CAP_PERFMON.
-	if err == nil || !errors.Is(err, os.ErrPermission) {
+	// those that take CAP_PERFMON. EINVAL is what it says of helpers that take that.
+	if !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
 	missing := lacking(cap.GetProc())
