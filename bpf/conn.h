@@ -60,9 +60,11 @@ static __always_inline void conn_answered(struct conn *c, __u64 took)
 		request_answered(c);
 }
 
-/* What TCP has measured of a round trip, ns. */
-static __always_inline void conn_trip(struct conn *c, __u64 took)
+/* What TCP has measured of a round trip, us; 0: unknown, and the smoothed one, in eighths, has to do. */
+static __always_inline void conn_trip(struct conn *c, __u64 us, __u32 smoothed)
 {
+	__u64 took = (us ?: smoothed >> 3) * 1000;
+
 	sample(c->target, SIGNAL_RTT, took);
 	if (signal_of(c->target) == SIGNAL_RTT) {
 		cohort_join(c, bpf_ktime_get_ns() - took);
@@ -77,15 +79,11 @@ static __always_inline void conn_trip(struct conn *c, __u64 took)
 static __always_inline void conn_trips(struct conn *c, struct tcp_sock *tp)
 {
 	__u32 delivered = tp->delivered;
-	__u64 us;
 
 	if (delivered == c->delivered || tp->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RTT_CB_FLAG)
 		return;
 	c->delivered = delivered;
-	us = tp->rack.rtt_us;
-	if (!us)
-		us = tp->srtt_us >> 3;
-	conn_trip(c, us * 1000);
+	conn_trip(c, tp->rack.rtt_us, tp->srtt_us);
 }
 
 /*
@@ -425,17 +423,10 @@ static __always_inline void conn_state(struct bpf_sock_ops *ctx)
 static __always_inline void conn_rtt(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
-	/* The measured round trip, where the kernel tells it; else the smoothed one. */
-	__u64 us = ctx->args[0];
-	struct conn *c;
+	struct conn *c = sk ? bpf_sk_storage_get(&conns, sk, 0, 0) : NULL;
 
-	if (!sk)
-		return;
-	if (!us)
-		us = ctx->srtt_us >> 3;
-	c = bpf_sk_storage_get(&conns, sk, 0, 0);
 	if (c)
-		conn_trip(c, us * 1000);
+		conn_trip(c, ctx->args[0], ctx->srtt_us);
 }
 
 #endif

@@ -101,10 +101,10 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 			return err
 		}
 	}
+	// By what a predecessor has counted may have changed meanwhile.
+	inherited := !a.running() && !a.gate.Fresh()
 	for _, p := range d.places {
-		// Counted first: what is refused depends on it. By what a predecessor has
-		// counted may have changed meanwhile.
-		inherited := !a.running() && !a.gate.Fresh()
+		// Counted first: what is refused depends on it.
 		if p.added && (inherited || a.gate.Misses(p.netns)) {
 			if err := a.gate.Adopt(p.netns); err != nil {
 				return fmt.Errorf("scope %s: %w", p, err)
