@@ -64,7 +64,7 @@ func New(t *testing.T) *Tab {
 	}
 	// What it shows is ours, and the sandbox is not to be had everywhere.
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
-		chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox)
+		chromedp.UserDataDir(profile(t)), chromedp.NoSandbox)
 	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
 	tab := &Tab{t: t, ctx: ctx}
@@ -81,6 +81,27 @@ func New(t *testing.T) *Tab {
 		t.Fatalf("start %s: %v", path, err)
 	}
 	return tab
+}
+
+// profile makes a directory for what a browser keeps, which goes with the test.
+// The browser's children write there until they notice that it has ended, so a
+// directory found empty may not be.
+func profile(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "headgate-browser")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := os.RemoveAll(dir)
+		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); err = os.RemoveAll(dir) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if err != nil {
+			t.Errorf("remove the browser's profile: %v", err)
+		}
+	})
+	return dir
 }
 
 // hear takes in what the browser tells.
