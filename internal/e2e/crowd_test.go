@@ -154,6 +154,17 @@ func (c *crowd) close() {
 	c.connecting, c.connected = nil, nil
 }
 
+// forget closes what is connected, or has been. Who is still on the way goes on: a
+// burst may overflow the queue of packets of a CPU, and a SYN is sent again.
+func (c *crowd) forget(t *testing.T) {
+	t.Helper()
+	c.wait(t, 10*time.Millisecond)
+	for _, fd := range c.connected {
+		_ = unix.Close(fd)
+	}
+	c.connected = nil
+}
+
 func (c *crowd) String() string {
 	return fmt.Sprintf("%d connected, %d refused, %d connecting, failed: %v",
 		len(c.connected), c.refused, len(c.connecting), c.failed)

@@ -210,7 +210,7 @@ func TestPacedRates(t *testing.T) {
 			for wave := 1; wave < waves; wave++ {
 				await(t, "half of the last wave has come in", func() (any, bool) { return g.count(), g.count() > wave*rate-rate/2 })
 				if before != nil {
-					before.close() // the server has reset them
+					before.forget(t)
 				}
 				before, c = c, newCrowd(t, cli, to, rate)
 			}
