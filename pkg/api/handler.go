@@ -15,19 +15,15 @@ import (
 	"headgate/pkg/metrics"
 )
 
-// maxScrapes is how many scrapes are answered at once; one more gets 503.
-const maxScrapes = 8
-
 // newHandler returns what the address serves: reading only. Streams end when
 // closing is closed. The mux answers any method but GET and HEAD with 405.
 func newHandler(src Source, past *history.Store, closing <-chan struct{}, log *slog.Logger) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.NewRegistry(src), promhttp.HandlerOpts{
-		EnableOpenMetrics:   true,
-		ErrorHandling:       promhttp.ContinueOnError,
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		MaxRequestsInFlight: maxScrapes,
-	}))
+	mux, long := http.NewServeMux(), newTurns()
+	mux.Handle("GET /metrics", long.handler(promhttp.HandlerFor(metrics.NewRegistry(src), promhttp.HandlerOpts{
+		EnableOpenMetrics: true,
+		ErrorHandling:     promhttp.ContinueOnError,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		text(w, http.StatusOK, "the process is alive\n")
 	})
@@ -38,9 +34,9 @@ func newHandler(src Source, past *history.Store, closing <-chan struct{}, log *s
 		}
 		text(w, http.StatusOK, "ready\n")
 	})
-	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("GET "+statusPath, long.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, src.Status(), log)
-	})
+	})))
 	mux.HandleFunc("GET "+targetsPath+"{scope}/{port}/explain", func(w http.ResponseWriter, r *http.Request) {
 		scope, port := r.PathValue("scope"), r.PathValue("port")
 		n, err := strconv.ParseUint(port, 10, 16)
@@ -56,7 +52,7 @@ func newHandler(src Source, past *history.Store, closing <-chan struct{}, log *s
 		writeJSON(w, e, log)
 	})
 	mux.Handle("GET "+eventsPath, newStreams(src.Events(), closing))
-	handlePage(mux, past, log)
+	handlePage(mux, long, past, log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")

@@ -32,7 +32,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // handlePage adds the page and the history that it draws.
-func handlePage(mux *http.ServeMux, past *history.Store, log *slog.Logger) {
+func handlePage(mux *http.ServeMux, long *turns, past *history.Store, log *slog.Logger) {
 	for path, file := range map[string]string{
 		"/{$}":      "index.html",
 		"/page.css": "page.css",
@@ -46,7 +46,7 @@ func handlePage(mux *http.ServeMux, past *history.Store, log *slog.Logger) {
 			http.ServeFileFS(w, r, page, "page/"+file)
 		})
 	}
-	mux.HandleFunc("GET "+historyPath, func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("GET "+historyPath, long.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		points, wanted, err := historyQuery(r.URL.Query())
 		if err != nil {
 			text(w, http.StatusBadRequest, err.Error()+"\n")
@@ -60,7 +60,7 @@ func handlePage(mux *http.ServeMux, past *history.Store, log *slog.Logger) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(append(body, '\n'))
-	})
+	})))
 }
 
 // historyQuery reads which history is asked for: points=N for the newest ones,

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
-	"golang.org/x/net/netutil"
-
 	"headgate/pkg/config"
 	"headgate/pkg/history"
 )
@@ -22,6 +20,7 @@ import (
 // is bounded. A scrape takes milliseconds.
 const (
 	maxConnections    = 256
+	maxStreamsOfHTTP2 = 16 // at once, on a connection
 	maxHeaderBytes    = 16 << 10
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -32,7 +31,7 @@ const (
 
 // Server is the HTTP server of an agent.
 type Server struct {
-	listener  net.Listener
+	listener  *crowd
 	webConfig string
 	http      *http.Server
 	closing   chan struct{} // closed when streams have to end
@@ -56,8 +55,9 @@ func Listen(cfg *config.Config) (*Server, error) {
 	if err != nil {
 		return nil, listenError(cfg.Listen, err)
 	}
+	listener := newCrowd(l.(*net.TCPListener), maxConnections)
 	return &Server{
-		listener:  netutil.LimitListener(l, maxConnections),
+		listener:  listener,
 		webConfig: cfg.WebConfig,
 		closing:   make(chan struct{}),
 		http: &http.Server{
@@ -66,6 +66,8 @@ func Listen(cfg *config.Config) (*Server, error) {
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,
 			IdleTimeout:       idleTimeout,
+			ConnState:         listener.note,
+			HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreamsOfHTTP2},
 		},
 	}, nil
 }
