@@ -57,3 +57,16 @@ func TestLinesEnd(t *testing.T) {
 		t.Errorf("waited %v for nobody", took)
 	}
 }
+
+// An agent that cannot go on ends, although nobody reads why.
+func TestRunEndsUnread(t *testing.T) {
+	r, w := io.Pipe()
+	defer r.Close()
+	begin := time.Now()
+	if code := run(t.Context(), []string{"run", "-p", "none"}, io.Discard, w); code == 0 {
+		t.Error("a port that is none was taken")
+	}
+	if took := time.Since(begin); took > 3*linesTimeout {
+		t.Errorf("waited %v for nobody", took)
+	}
+}

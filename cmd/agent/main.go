@@ -49,6 +49,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
+	if cmd.Name() == "run" { // an agent ends whoever reads why, and can be started again
+		last := newLines(stderr, func(int64) {})
+		defer last.Close()
+		stderr = last
+	}
 	fmt.Fprintln(stderr, "headgate:", err)
 	if usage := (usageError{}); errors.As(err, &usage) || badFlag(err) {
 		fmt.Fprintf(stderr, "Try '%s --help'.\n", cmd.CommandPath())

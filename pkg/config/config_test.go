@@ -82,7 +82,7 @@ listen: "[::1]:9000"
 web_config: web.yaml
 socket: /run/other.sock
 socket_group: wheel
-state: /sys/fs/bpf/other
+state: /sys/fs/bpf/gone/..//other/
 window: 50ms
 lease: 1m30s
 mode: observe

@@ -25,6 +25,8 @@ func (d *decoder) validate(c *Config, sshPorts []uint16) {
 	listen := d.validateListen(c)
 	if !filepath.IsAbs(c.State) || filepath.Clean(c.State) == "/" {
 		d.failf(d.where("state"), "%s is not the absolute path of a directory", quote(c.State))
+	} else {
+		c.State = filepath.Clean(c.State) // of /a/../b not even a is made
 	}
 	if c.Socket != SocketNone && (!filepath.IsAbs(c.Socket) || len(c.Socket) > maxSocket) {
 		d.failf(d.where("socket"), "%s is neither none nor an absolute path of at most %d bytes", quote(c.Socket), maxSocket)
