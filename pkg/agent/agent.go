@@ -183,10 +183,11 @@ func (a *Agent) loop(ctx context.Context) {
 			if settling {
 				break
 			}
-			doubts, recount := a.doubtful(), a.recountDue()
+			doubts := a.doubtful()
+			recount, ask := a.recountDue()
 			if doubts || recount {
 				settling = true
-				go func() { settled <- a.lookThrough(recount) }()
+				go func() { settled <- a.lookThrough(recount, ask) }()
 			}
 		case err = <-settled:
 			settling = false
@@ -381,10 +382,10 @@ func (a *Agent) doubtful() bool {
 }
 
 // lookThrough looks through all connections: to end requests that are over, and
-// to recount when it is time for that.
-func (a *Agent) lookThrough(recount bool) error {
+// to recount when it is time for that, see [Agent.recountAll].
+func (a *Agent) lookThrough(recount, ask bool) error {
 	if recount {
-		return a.Recount() // that settles too
+		return a.recountAll(ask) // that settles too
 	}
 	a.applying.Lock() // no namespace is closed meanwhile
 	defer a.applying.Unlock()

@@ -105,7 +105,7 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 	inherited := !a.running() && !a.gate.Fresh()
 	for _, p := range d.places {
 		// Counted first: what is refused depends on it.
-		if p.added && (inherited || a.gate.Misses(p.netns)) {
+		if p.added && (inherited || a.gate.Misses(p.netns, p.numbers())) {
 			if err := a.gate.Adopt(p.netns); err != nil {
 				return fmt.Errorf("scope %s: %w", p, err)
 			}
@@ -123,7 +123,7 @@ func (a *Agent) attach(d *difference, cfg *config.Config, now time.Duration) err
 // inherit takes over what a predecessor has left, before anything is held. What
 // it has counted may have ended while nobody saw it.
 func (a *Agent) inherit(d *difference) error {
-	return errors.Join(a.recount(), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
+	return errors.Join(a.recount(true), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
 }
 
 // addTargets makes the kernel count targets. Where there is a predecessor they are
@@ -292,6 +292,15 @@ func (a *Agent) order(targets []*target, now time.Duration) error {
 		ids, orders = append(ids, t.id), append(orders, t.order())
 	}
 	return a.gate.Write(ids, orders, now+a.cfg.Lease)
+}
+
+// numbers are those of the targets that a place will have, by port.
+func (p *place) numbers() map[uint16]uint32 {
+	ids := make(map[uint16]uint32, len(p.next))
+	for port, t := range p.next {
+		ids[port] = t.id
+	}
+	return ids
 }
 
 // commit makes what a place will be what its scope is.

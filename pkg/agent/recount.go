@@ -2,7 +2,6 @@ package agent
 
 import (
 	"maps"
-	"slices"
 	"time"
 
 	"headgate/pkg/loader"
@@ -11,7 +10,8 @@ import (
 
 // The counts are compared with what there is so often: each minute, for they
 // are right unless somebody has had his hands in the kernel; and each second
-// while there are connections whose end nothing else tells.
+// while there are connections whose end nothing else tells. Only those of each
+// minute ask for connections that nobody has counted: that takes more.
 const (
 	recountInterval      = time.Minute
 	blindRecountInterval = time.Second
@@ -20,7 +20,26 @@ const (
 // recounts is what is known of those that were made.
 type recounts struct {
 	total uint64
-	next  time.Duration
+	next  time.Duration // when one is due that asks for what is not counted, too
+	blind time.Duration // when one is due that does not; 0: none is
+}
+
+// due says whether it is time for one, and whether it has to ask.
+func (r *recounts) due(now time.Duration) (recount, ask bool) {
+	ask = now >= r.next
+	return ask || r.blind > 0 && now >= r.blind, ask
+}
+
+// made notes that one was.
+func (r *recounts) made(now time.Duration, asked, blind bool) {
+	r.total++
+	if asked {
+		r.next = now + recountInterval
+	}
+	r.blind = 0
+	if blind {
+		r.blind = now + blindRecountInterval
+	}
 }
 
 // recounted is what the last recount has found of a target.
@@ -29,26 +48,36 @@ type recounted struct {
 	at    time.Duration
 }
 
-// recountDue says whether it is time for one.
-func (a *Agent) recountDue() bool {
+// recountDue says whether it is time for one, and whether it has to ask for
+// connections that nobody has counted.
+func (a *Agent) recountDue() (recount, ask bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, err := monotonic()
-	return err == nil && now >= a.recounts.next
+	if err != nil {
+		return false, false // as the next window will say
+	}
+	return a.recounts.due(now)
 }
 
 // Recount compares the counts of every target with the sockets that there are,
 // now, and corrects what is certain to be wrong. Connections that nobody has
 // counted are; and those that are counted as they were to be before a change are
 // counted as they are to be.
-func (a *Agent) Recount() error {
+func (a *Agent) Recount() error { return a.recountAll(true) }
+
+// recountAll is Recount, of connections that nobody has counted only if it asks for
+// them.
+func (a *Agent) recountAll(ask bool) error {
 	a.applying.Lock() // a target's place must not become that of another
 	defer a.applying.Unlock()
 	var walks []loader.Walk
 	for _, s := range a.scopes {
-		walks = append(walks, loader.Walk{Netns: s.netns, Always: s.changed})
+		if ask || s.changed {
+			walks = append(walks, loader.Walk{Netns: s.netns, Always: s.changed})
+		}
 	}
-	if err := a.recount(walks...); err != nil {
+	if err := a.recount(ask, walks...); err != nil {
 		return err
 	}
 	for _, s := range a.scopes {
@@ -57,13 +86,14 @@ func (a *Agent) Recount() error {
 	return nil
 }
 
-// recount is Recount for connections of some namespaces that are not counted,
-// and all that are. Windows go on meanwhile. The lock applying is held.
-func (a *Agent) recount(walks ...loader.Walk) error {
+// recount is Recount for connections of some namespaces that are not counted, and
+// all that are; asked: of no other namespace is there anything to ask. Windows go on
+// meanwhile. The lock applying is held.
+func (a *Agent) recount(asked bool, walks ...loader.Walk) error {
 	a.mu.Lock()
-	ids := slices.Collect(maps.Values(a.gate.Targets()))
+	targets := maps.Clone(a.gate.Targets()) // some may be retired meanwhile
 	a.mu.Unlock()
-	out, err := a.gate.Recount(ids, walks...)
+	out, err := a.gate.Recount(targets, walks...)
 	if err != nil {
 		return err
 	}
@@ -74,11 +104,7 @@ func (a *Agent) recount(walks ...loader.Walk) error {
 	if err != nil {
 		return err
 	}
-	a.recounts.total++
-	a.recounts.next = now + recountInterval
-	if out.Blind > 0 {
-		a.recounts.next = now + blindRecountInterval
-	}
+	a.recounts.made(now, asked, out.Blind > 0)
 	if out.Sources+out.Classes > 0 {
 		a.log.Warn("the counts of sources or classes were wrong and are corrected", "sources", out.Sources, "classes", out.Classes)
 	}

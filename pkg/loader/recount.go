@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -61,8 +61,9 @@ type Walk struct {
 // Nothing is stopped for that: units begin and end meanwhile. What is certain is
 // worked out from how many did, see [spans]; so a recount may leave a drift that
 // the next one, at a calmer moment, corrects, but it never makes one. Only one may
-// run at a time.
-func (g *Gate) Recount(ids []uint32, walks ...Walk) (Recounted, error) {
+// run at a time; targets are added and retired meanwhile, so that those to compare
+// are a copy of [Gate.Targets] that nobody changes.
+func (g *Gate) Recount(targets map[TargetKey]uint32, walks ...Walk) (Recounted, error) {
 	out := Recounted{Drift: make(map[uint32]Drift)}
 	if !g.able[CanRecount] {
 		for _, w := range walks {
@@ -77,7 +78,7 @@ func (g *Gate) Recount(ids []uint32, walks ...Walk) (Recounted, error) {
 		return out, fmt.Errorf("recount: %w", err)
 	}
 	defer it.Close()
-	r := newRecount(g, ids, it)
+	r := newRecount(g, targets, it)
 	if err := errors.Join(r.adopt(walks, out.Drift), g.Settle()); err != nil {
 		return out, err
 	}
@@ -122,7 +123,8 @@ func (g *Gate) Recount(ids []uint32, walks ...Walk) (Recounted, error) {
 // recount is one that goes on.
 type recount struct {
 	gate          *Gate
-	ids           []uint32
+	targets       map[TargetKey]uint32
+	ids           []uint32 // of targets
 	it            *link.Iter
 	before, after []counted // of each of ids
 	blind         int
@@ -133,13 +135,23 @@ type recount struct {
 	keys, words []uint64
 }
 
-func newRecount(g *Gate, ids []uint32, it *link.Iter) *recount {
-	return &recount{gate: g, ids: ids, it: it, before: make([]counted, len(ids)), after: make([]counted, len(ids))}
+func newRecount(g *Gate, targets map[TargetKey]uint32, it *link.Iter) *recount {
+	ids := slices.Collect(maps.Values(targets))
+	return &recount{gate: g, targets: targets, ids: ids, it: it, before: make([]counted, len(ids)), after: make([]counted, len(ids))}
 }
 
 // adopt has connections counted that are not.
 func (r *recount) adopt(walks []Walk, missed map[uint32]Drift) error {
-	walks = slices.DeleteFunc(slices.Clone(walks), func(w Walk) bool { return !w.Always && !r.gate.Misses(w.Netns) })
+	ports := make(map[uint64]map[uint16]uint32)
+	for key, id := range r.targets {
+		if ports[key.Netns] == nil {
+			ports[key.Netns] = make(map[uint16]uint32)
+		}
+		ports[key.Netns][key.Port] = id
+	}
+	walks = slices.DeleteFunc(slices.Clone(walks), func(w Walk) bool {
+		return !w.Always && !r.gate.Misses(w.Netns, ports[w.Netns.Cookie()])
+	})
 	if len(walks) == 0 {
 		return nil
 	}
@@ -159,21 +171,14 @@ func (r *recount) adopt(walks []Walk, missed map[uint32]Drift) error {
 }
 
 // Misses says whether a namespace may have connections that are to be counted and
-// are not.
-func (g *Gate) Misses(ns *scope.Netns) (some bool) {
-	ids := make(map[uint16]uint32)
-	first, last := uint16(math.MaxUint16), uint16(0)
-	for key, id := range g.ids {
-		if key.Netns == ns.Cookie() {
-			ids[key.Port] = id
-			first, last = min(first, key.Port), max(last, key.Port)
-		}
-	}
+// are not: connections to the ports of its targets, whose numbers these are.
+func (g *Gate) Misses(ns *scope.Netns, ids map[uint16]uint32) (some bool) {
 	if len(ids) == 0 {
 		return false
 	}
+	ports := slices.Sorted(maps.Keys(ids))
 	err := ns.Do(func() error {
-		return scope.NotStored(g.maps[headgateMapConns].FD(), first, last, func(port uint16, client netip.Addr) (more bool) {
+		return scope.NotStored(g.maps[headgateMapConns].FD(), ports[0], ports[len(ports)-1], func(port uint16, client netip.Addr) (more bool) {
 			id, ours := ids[port]
 			some = ours && !g.exempts(id, client)
 			return !some

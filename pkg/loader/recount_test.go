@@ -85,7 +85,7 @@ func TestAdoptBlind(t *testing.T) {
 		if r.InFlight != before || r.Adopted != 12 || r.Unadoptable != 12 {
 			t.Errorf("%s: %+v, want %d in flight", when, r, before)
 		}
-		out, err := g.Recount([]uint32{id})
+		out, err := g.Recount(g.Targets())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func BenchmarkRecount(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	id, err := g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, enforce(10_000), 1<<62)
+	_, err = g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, enforce(10_000), 1<<62)
 	if err := errors.Join(err, g.AttachCgroup2(root)); err != nil {
 		b.Fatal(err)
 	}
@@ -184,14 +184,14 @@ func BenchmarkRecount(b *testing.B) {
 	}
 	b.Run("compare", func(b *testing.B) {
 		for b.Loop() {
-			if out, err := g.Recount([]uint32{id}); err != nil || len(out.Drift) > 0 {
+			if out, err := g.Recount(g.Targets()); err != nil || len(out.Drift) > 0 {
 				b.Fatal(out, err)
 			}
 		}
 	})
 	b.Run("and adopt", func(b *testing.B) {
 		for b.Loop() {
-			if out, err := g.Recount([]uint32{id}, Walk{Netns: ns}); err != nil || len(out.Drift) > 0 {
+			if out, err := g.Recount(g.Targets(), Walk{Netns: ns}); err != nil || len(out.Drift) > 0 {
 				b.Fatal(out, err)
 			}
 		}
@@ -209,7 +209,7 @@ func TestRecountOfParties(t *testing.T) {
 	d.order(enforce(10))
 	recount := func(when string, inFlight, sources, classes int) {
 		t.Helper()
-		out, err := d.gate.Recount([]uint32{d.id})
+		out, err := d.gate.Recount(d.gate.Targets())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +300,7 @@ func TestRecountOfPartiesAmongMany(t *testing.T) {
 	}
 	n := 0
 	for ; time.Now().Before(end); n++ {
-		out, err := d.gate.Recount([]uint32{d.id})
+		out, err := d.gate.Recount(d.gate.Targets())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -366,7 +366,7 @@ func TestRecountAsksFirst(t *testing.T) {
 	always := false
 	recount := func(when string, walks bool, missed int) {
 		t.Helper()
-		out, err := g.Recount([]uint32{id}, Walk{Netns: ns, Always: always})
+		out, err := g.Recount(g.Targets(), Walk{Netns: ns, Always: always})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -419,7 +419,7 @@ func TestRecountAsksFirst(t *testing.T) {
 	adopted := func() uint64 { return mustRead(t, g, id).Adopted }
 	for name, look := range map[string]func() error{
 		"settle":  func() error { return g.Settle(ns) },
-		"recount": func() error { _, err := g.Recount([]uint32{id}, Walk{Netns: ns}); return err },
+		"recount": func() error { _, err := g.Recount(g.Targets(), Walk{Netns: ns}); return err },
 	} {
 		was := adopted()
 		forget(accepted[0])
