@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -31,7 +32,10 @@ type soak struct {
 	comers   *comers
 	program  string
 	agent    *controlled
-	kept     bool // the agent leaves its programs when it is told to end
+	houses   []*house
+	pgbench  *lab.Cmd
+	ctx      context.Context // of the houses
+	kept     bool            // the agent leaves its programs when it is told to end
 	rules    string
 }
 
@@ -44,8 +48,23 @@ var happenings = []struct {
 	{"stop", func(s *soak) { s.end(syscall.SIGTERM); s.draw(); s.begin() }},
 	{"hang", func(s *soak) {
 		s.agent.signal(s.T, syscall.SIGSTOP)
-		s.wait(2 * lease)
+		time.Sleep(lease / 10)
+		s.wait(3*lease - lease/10)
 		s.agent.signal(s.T, syscall.SIGCONT)
+	}},
+	{"a server hangs", func(s *soak) {
+		h := s.houses[s.IntN(len(s.houses))]
+		s.tell(h, syscall.SIGSTOP)
+		s.wait(lease)
+		s.tell(h, syscall.SIGCONT)
+	}},
+	{"a server begins anew", func(s *soak) {
+		h := s.houses[0] // who comes meanwhile is refused, rightly
+		if err := h.daemon.Stop(); err != nil {
+			s.Fatal(err)
+		}
+		s.wait(lease / 2)
+		h.daemon = h.start(s.ctx, s.T, s.srv, int(h.port))
 	}},
 	{"reload", func(s *soak) {
 		s.draw()
@@ -58,6 +77,7 @@ var happenings = []struct {
 	{"observe", func(s *soak) { s.say("mode", "observe") }},
 	{"enforce", func(s *soak) { s.say("mode", "enforce") }},
 	{"flood", func(s *soak) {
+		s.comers.mayEnd(lab.Allow(10 * time.Second))
 		for range 200 + s.IntN(2000) {
 			s.spoof()
 		}
@@ -78,6 +98,9 @@ func (s *soak) draw() {
 		s.rules += fmt.Sprintf("  pace: {rate: %d, max_wait: 100ms}\n", 100+s.IntN(2000))
 	case 2:
 		s.rules += "  reject: drop\n"
+	}
+	for _, h := range s.houses {
+		s.rules += h.rule(s.Rand)
 	}
 }
 
@@ -110,6 +133,14 @@ func (s *soak) say(args ...string) {
 	}
 }
 
+// tell sends a server a signal.
+func (s *soak) tell(h *house, what syscall.Signal) {
+	s.Helper()
+	if err := syscall.Kill(h.daemon.PID(), what); err != nil {
+		s.Fatal(err)
+	}
+}
+
 // spoof sends a SYN that nobody follows up.
 func (s *soak) spoof() {
 	s.Helper()
@@ -128,13 +159,16 @@ func (s *soak) check() {
 	s.Helper()
 	s.comers.atRest(func() {
 		awaitFor(s.T, 2*patience, "agent, programs and kernel agree", func() (any, bool) {
-			st, real := s.agent.target(s.T), connections(s.T, s.srv, port)
+			st, real := s.agent.targets(s.T)[port], connections(s.T, s.srv, port)
 			counted, waiting := kernelUnits(s.T)
 			return []any{real, counted, waiting, st}, real == remaining && counted == remaining && waiting == 0 &&
 				st.InFlight == remaining && st.Pending == 0
 		})
-		if r := s.agent.target(s.T).Recount; r.InFlight != 0 || r.Waiting != 0 || r.Pending != 0 {
-			s.Errorf("a recount has found drift: %+v", r)
+		s.compare()
+		for _, st := range s.agent.targets(s.T) {
+			if r := st.Recount; r.InFlight != 0 || r.Waiting != 0 || r.Pending != 0 || r.Connections != 0 || r.Idle != 0 {
+				s.Errorf("%s: a recount has found drift: %+v", st.Rule, r)
+			}
 		}
 	})
 }
@@ -167,19 +201,22 @@ func TestSoak(t *testing.T) {
 	}
 	seed := seedOf(t)
 	srv, cli, to := hosts(t)
-	s := &soak{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), srv: srv, cli: cli, to: to, program: buildAgent(t)}
+	s := &soak{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), srv: srv, cli: cli, to: to, program: buildAgent(t), houses: houses()}
 	serveUntilEOF(t, srv)
 	for range remaining {
 		dial(t, cli, to)
 	}
 	s.comers = comeAndGoIf(t, cli, to, 8, 500, true)
+	leave := s.open(seed)
 	s.draw()
 	s.begin()
 	counts := make(map[string]int)
 	begin, said := time.Now(), time.Now()
+	var lately []string
 	for n := 1; time.Since(begin) < during && !t.Failed(); n++ {
 		h := happenings[s.IntN(len(happenings))]
 		counts[h.name]++
+		lately = append(lately[max(0, len(lately)-9):], fmt.Sprintf("%v %s", time.Since(begin).Round(time.Millisecond), h.name))
 		h.do(s)
 		s.wait(300 * time.Millisecond)
 		if n%5 == 0 {
@@ -190,9 +227,14 @@ func TestSoak(t *testing.T) {
 			fmt.Printf("%v: %d happenings, %d connections, %d refused\n", time.Since(begin).Round(time.Second), n, s.comers.made.Load(), s.comers.out.Load())
 		}
 	}
+	t.Logf("the last happenings: %q", lately)
 	t.Logf("%v; %d connections, %d refused", counts, s.comers.made.Load(), s.comers.out.Load())
+	for _, h := range s.houses {
+		t.Logf("%s: %d answers, %d refused", h.name, h.served.Load(), h.refused.Load())
+	}
 	s.check()
 	s.comers.stop()
+	leave()
 
 	// The last one can hold, which takes rights that others give up, and takes all
 	// away when it ends.

@@ -3,10 +3,12 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +35,7 @@ type comers struct {
 	made   atomic.Int64
 	let    bool // some may be refused
 	out    atomic.Int64
+	flood  atomic.Int64 // until when one may be ended, since begun
 	still  sync.RWMutex // held by each client for as long as it is there
 	done   chan struct{}
 	group  sync.WaitGroup
@@ -75,7 +78,8 @@ func (c *comers) one(cli *lab.Host, to netip.AddrPort, reset bool) error {
 	c.still.RLock()
 	defer c.still.RUnlock()
 	conn, err := cli.Dial(context.Background(), "tcp", to.String())
-	if c.let && isRefused(err) {
+	ended := errors.Is(err, syscall.ECONNRESET) && time.Since(c.begun) < time.Duration(c.flood.Load())
+	if c.let && (isRefused(err) || ended) {
 		c.out.Add(1)
 		return nil
 	}
@@ -88,6 +92,9 @@ func (c *comers) one(cli *lab.Host, to netip.AddrPort, reset bool) error {
 	c.made.Add(1)
 	return conn.Close()
 }
+
+// mayEnd says for how long there may be flood mode, which may end who has connected.
+func (c *comers) mayEnd(d time.Duration) { c.flood.Store(int64(time.Since(c.begun) + d)) }
 
 // atRest calls look while nobody comes.
 func (c *comers) atRest(look func()) {
