@@ -110,17 +110,16 @@ func (l *logging) logger(cmd *cobra.Command) (_ *slog.Logger, end func(), err er
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
 		return nil, nil, usageError{fmt.Errorf("--log-level: %q is none of debug, info, warn, error", l.level)}
 	}
-	handler := func(w io.Writer) slog.Handler {
-		opts := &slog.HandlerOptions{Level: level}
-		if l.format == "json" {
-			return slog.NewJSONHandler(w, opts)
-		}
-		return slog.NewTextHandler(w, opts)
-	}
+	opts := &slog.HandlerOptions{Level: level}
+	var handler func(io.Writer) slog.Handler
 	switch l.format {
-	case "text", "json":
-		to := newLines(cmd.ErrOrStderr(), reportLost(handler(cmd.ErrOrStderr())))
-		return slog.New(handler(to)), to.Close, nil
+	case "text":
+		handler = func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, opts) }
+	case "json":
+		handler = func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }
+	default:
+		return nil, nil, usageError{fmt.Errorf("--log-format: %q is neither text nor json", l.format)}
 	}
-	return nil, nil, usageError{fmt.Errorf("--log-format: %q is neither text nor json", l.format)}
+	to := newLines(cmd.ErrOrStderr(), reportLost(handler(cmd.ErrOrStderr())))
+	return slog.New(handler(to)), to.Close, nil
 }
