@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ const patience = time.Second // of a client
 var (
 	full = plan{
 		lead: 300 * time.Millisecond, point: 2200 * time.Millisecond, closed: 600 * time.Millisecond,
-		candidate: time.Second, calm: 700 * time.Millisecond, step: 1300 * time.Millisecond, steps: 3,
+		candidate: 700 * time.Millisecond, calm: 700 * time.Millisecond, step: 1300 * time.Millisecond, steps: 3,
 		factors: []float64{0.5, 1, 1.4, 2, 5, 10},
 	}
 	short = plan{
@@ -191,29 +192,31 @@ func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64,
 	return rec.Summarize(lead, lead+d, bound), nil
 }
 
-// search looks for the static limit with the most goodput at 1 and 2 times the
-// capacity together: powers of two, and then those half-way beside the best. Of
-// those within a per cent it takes the lowest.
+// search looks for the static limit with the most goodput at once and five times
+// the capacity together: among powers of two, and then, measured twice more, among
+// the best two of these and those half-way beside the best.
 func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
-	l := limiters[slices.IndexFunc(limiters, func(l limiter) bool { return l.Name == static })]
+	static := limiters[slices.IndexFunc(limiters, func(l limiter) bool { return l.Name == static })]
 	try := func(limit int) (err error) {
-		if slices.ContainsFunc(out.Search, func(c Candidate) bool { return c.Limit == limit }) {
-			return nil
-		}
-		lower, err := l.raise(ctx, s, sub, limit, seconds(out.ServiceSeconds))
+		lower, err := static.raise(ctx, s, sub, limit, seconds(out.ServiceSeconds))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, lower()) }()
-		c := Candidate{Limit: limit}
-		for factor, goodput := range map[float64]*float64{1: &c.At1, 2: &c.At2} {
-			sum, err := s.offer(ctx, l, sub, factor*out.Capacity, s.plan.candidate, seconds(out.BoundSeconds))
+		at := slices.IndexFunc(out.Search, func(c Candidate) bool { return c.Limit == limit })
+		if at < 0 {
+			at, out.Search = len(out.Search), append(out.Search, Candidate{Limit: limit})
+		}
+		for _, load := range []struct {
+			factor float64
+			all    *[]float64
+		}{{1, &out.Search[at].At1}, {5, &out.Search[at].At5}} {
+			sum, err := s.offer(ctx, static, sub, load.factor*out.Capacity, s.plan.candidate, seconds(out.BoundSeconds))
 			if err != nil {
 				return err
 			}
-			*goodput = sum.Goodput()
+			*load.all = append(*load.all, sum.Goodput())
 		}
-		out.Search = append(out.Search, c)
 		return nil
 	}
 	for limit := 1; limit <= 128; limit *= 2 {
@@ -221,26 +224,30 @@ func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
 			return err
 		}
 	}
-	best := out.bestLimit()
-	for _, limit := range []int{best * 10 / 14, best * 14 / 10} {
-		if err := try(max(limit, 1)); err != nil {
-			return err
+	tried := slices.SortedFunc(slices.Values(out.Search), func(a, b Candidate) int { return cmp.Compare(b.goodput(), a.goodput()) })
+	best, second := tried[0].Limit, tried[1].Limit
+	again := []int{second, max(best*10/14, 1), best, best * 14 / 10}
+	for range 2 {
+		for _, limit := range again {
+			if err := try(limit); err != nil {
+				return err
+			}
 		}
 	}
 	slices.SortFunc(out.Search, func(a, b Candidate) int { return a.Limit - b.Limit })
-	out.Static = out.bestLimit()
+	out.Static = bestLimit(slices.DeleteFunc(slices.Clone(out.Search), func(c Candidate) bool { return !slices.Contains(again, c.Limit) }))
 	return nil
 }
 
-// bestLimit is the best limit that was tried.
-func (s Server) bestLimit() int {
+// bestLimit is the best limit of some; of those within a per cent the lowest.
+func bestLimit(of []Candidate) int {
 	var most float64
-	for _, c := range s.Search {
-		most = max(most, c.At1+c.At2)
+	for _, c := range of {
+		most = max(most, c.goodput())
 	}
 	best := 0
-	for _, c := range s.Search {
-		if c.At1+c.At2 >= 0.99*most && (best == 0 || c.Limit < best) {
+	for _, c := range of {
+		if c.goodput() >= 0.99*most && (best == 0 || c.Limit < best) {
 			best = c.Limit
 		}
 	}

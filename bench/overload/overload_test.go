@@ -42,11 +42,11 @@ func TestSettled(t *testing.T) {
 }
 
 func TestBest(t *testing.T) {
-	s := Server{Search: []Candidate{{1, 100, 100}, {16, 400, 396}, {23, 400, 398}, {32, 395, 300}}}
-	if got := s.bestLimit(); got != 16 {
+	all := func(x float64) []float64 { return []float64{x - 10, x + 10} }
+	if got := bestLimit([]Candidate{{1, all(100), all(100)}, {16, all(400), all(396)}, {23, all(400), all(398)}, {32, all(395), all(300)}}); got != 16 {
 		t.Errorf("best limit %d, want the lowest of those within a per cent", got)
 	}
-	if got := (Server{}).bestLimit(); got != 0 {
+	if got := bestLimit(nil); got != 0 {
 		t.Errorf("best of none: %d", got)
 	}
 }

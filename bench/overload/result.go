@@ -33,12 +33,20 @@ type Server struct {
 	Limiters []Limiter `json:"limiters"`
 }
 
-// Candidate is a static limit that was tried, and its goodput a second at 1 and
-// 2 times the capacity.
+// Candidate is a static limit that was tried, and its goodput a second at once and
+// five times the capacity, each time.
 type Candidate struct {
-	Limit int     `json:"limit"`
-	At1   float64 `json:"goodput_at_1"`
-	At2   float64 `json:"goodput_at_2"`
+	Limit int       `json:"limit"`
+	At1   []float64 `json:"goodputs_at_1"`
+	At5   []float64 `json:"goodputs_at_5"`
+}
+
+// goodput is the mean of the sum at both loads.
+func (c Candidate) goodput() (mean float64) {
+	for i := range c.At1 {
+		mean += (c.At1[i] + c.At5[i]) / float64(len(c.At1))
+	}
+	return mean
 }
 
 // Limiter is what one limiter made of each load.
