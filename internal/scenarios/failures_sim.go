@@ -125,6 +125,23 @@ func shortBursts(t *trial) {
 	t.judge(rejected < 1, "%.2f %% rejected", rejected)
 }
 
+// flashSale has more come just when the target becomes ten times slower, and those who
+// wait know it: an answer is as good as before when it takes ten times as long.
+func flashSale(t *trial) {
+	const by, from, to = 10, 20, 50
+	sc := scenario("", profile(false, 0, .6, from, 1.5, to, .6), changes(
+		sim.Change{At: sec(from), Speed: 1. / by, Deadline: by}, sim.Change{At: sec(to), Speed: 1, Deadline: 1}))
+	sc.Server.Service = 50 * time.Millisecond
+	sc.From, sc.To = sec(from), sec(to)
+	carries := float64(sc.Server.Workers) / (by * sc.Server.Service.Seconds())
+	least := math.Inf(1)
+	for seed := range uint64(5) {
+		sc.Seed = seed + 1
+		least = min(least, t.run(sc, t.new()).Goodput/carries)
+	}
+	t.judge(least >= .6, "%.0f %%", 100*least)
+}
+
 func smallShift(t *trial) {
 	a := t.new()
 	before, n, lowest := 0.0, 0.0, math.Inf(1)
@@ -271,5 +288,6 @@ func Failures() []Failure {
 		{21, "round trip 20 ms for 60 windows, 200 ms for 30, 20 ms again; min 20, max 200", "at the floor in between, above 90 % of before within 60 windows", badPhase},
 		{22, "round trip 50 ms for 600 windows, then 500 ms for 2000", "from window 30 on at most half the limit at onset", lastingOverload},
 		{23, "idle, one sample of 0.2 ms a window for 10 min, then 50 of 20 ms", "the limit not below its start", idlePort},
+		{24, "ten times slower for 30 s while load grows from 0.6x to 1.5x, five seeds", "at least 60 % of what the target carries then is answered in ten service times of then", flashSale},
 	}
 }

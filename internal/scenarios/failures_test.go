@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"headgate/pkg/controller"
 )
@@ -49,6 +50,7 @@ func TestFailureScenariosCanBeFailed(t *testing.T) {
 		21: {"vegas", controller.Params{}},
 		22: {"gradient2", controller.Params{}},
 		23: {"gradient", controller.Params{}},
+		24: {"blog", controller.Params{WarmUp: new(time.Duration(0))}},
 	} {
 		f := Failures()[number-1]
 		o, err := f.Try(t.Context(), c.algorithm, c.settings)

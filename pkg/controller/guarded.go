@@ -14,6 +14,7 @@ const (
 	calmSpans     = 5    // spans without a refusal that bring the burst back
 	burstTime     = 0.45 // s that more than the limit may be in flight in a burst
 	queueing      = 0.7  // baseline over round trip below which a queue stands
+	lessDone      = 0.65 // of what was done with twice as much in flight: no queue's doing
 	deepQueue     = 0.5  // and below which it is deep; also the least factor on the limit
 	noQueue       = 0.8  // and from which on it is gone
 	minHeadroom   = 0.1
@@ -57,8 +58,17 @@ type Guarded struct {
 	movedAt   float64 // s; when a unit finished last, or could have come in
 	withinAt  float64 // s; when no more than the limit was in flight last
 	window    window
+	fall      fall
 	probe     probe
 	decision  Decision
+}
+
+// fall is a window under pressure, for comparison with one in which half as much
+// is in flight.
+type fall struct {
+	inFlight int
+	rate     float64 // completions a second; 0: there is none
+	slow     bool    // the last comparison says that the target is slow, not queued at
 }
 
 // dither is what was learned from moving the limit since the last four windows.
@@ -176,6 +186,7 @@ func (g *Guarded) step(now float64) {
 
 	g.smooth(r, x, w.samples, length)
 	g.learnBaseline(r, press, trust)
+	g.learnFall(w, r, x, press)
 	g.learnHeadroom(x, w.samples)
 	g.move(use{full: full, press: press, busy: float64(w.inFlight) >= g.limit/2}, max(x, g.rate), trust)
 
@@ -187,12 +198,15 @@ func (g *Guarded) step(now float64) {
 	}
 	g.openWindow(now)
 	g.enforce(now)
-	if g.probeDue(now, press && queue) {
-		depth := 0.75
+	if g.probeDue(now, press && queue, float64(w.inFlight) <= 1.1*float64(g.decision.Limit)+1) {
+		depth, of := 0.75, min(g.limit, g.rate*g.baseline)
 		if g.probe.doubt {
 			depth = 0.5
 		}
-		g.beginProbe(now, depth*min(g.limit, g.rate*g.baseline), now+1+6*g.rtt)
+		if g.slow() { // the baseline says nothing about it
+			depth, of = 0.5, g.limit
+		}
+		g.beginProbe(now, depth*of, now+1+6*g.rtt)
 	}
 }
 
@@ -217,6 +231,25 @@ func (g *Guarded) learnBaseline(r float64, press bool, trust float64) {
 		g.setBaseline(g.baseline + 0.02*trust*(r-g.baseline))
 	case r < g.baseline/2:
 		g.setBaseline(g.baseline + 0.3*trust*(r-g.baseline))
+		g.probe.doubt = true // there may be a queue in it
+		g.probe.gap = g.p.ProbeMin.Seconds()
+	}
+}
+
+// learnFall looks for what no queue explains: half as much in flight, and half as
+// much done. Where units wait for one another as much is done as before. It is a
+// target that has become slow, and the limit falls for nothing; a probe has to
+// confirm it.
+func (g *Guarded) learnFall(w window, r, x float64, press bool) {
+	f := &g.fall
+	switch {
+	case !press:
+		*f = fall{}
+	case w.samples < windowSamples/2:
+	case f.rate == 0 || w.inFlight > f.inFlight:
+		*f = fall{inFlight: w.inFlight, rate: x, slow: f.slow}
+	case 2*w.inFlight <= f.inFlight:
+		*f = fall{inFlight: w.inFlight, rate: x, slow: r > 3*g.baseline && x < lessDone*f.rate}
 	}
 }
 

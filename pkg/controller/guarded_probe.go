@@ -26,6 +26,7 @@ type probe struct {
 	count   int     // probes ended, without the one at the start
 	endedAt float64 // s; when the last one ended
 	gap     float64 // s; how long the next one waits
+	again   bool    // the last one was kept out by what was there, which is worked off
 	doubt   bool    // the last one moved the baseline by half or more
 }
 
@@ -40,16 +41,21 @@ func (g *Guarded) beginProbe(now, limit, end float64) {
 	g.decision.CohortSize = p.size
 }
 
-// probeDue says whether a probe begins: after ten windows of pressure, or at
-// the first queue ever seen, since the first baseline may have had it in it.
+// probeDue says whether a probe begins: after ten windows of pressure, at the first
+// queue ever seen, since the first baseline may have had it in it, or when the target
+// seems slow and no more is in flight than the limit, so that none keeps a probe out.
 // Where the kernel times no units a probe would cost and tell nothing.
-func (g *Guarded) probeDue(now float64, queue bool) bool {
+func (g *Guarded) probeDue(now float64, queue, kept bool) bool {
 	if g.starting || !g.timed || g.watching {
 		return false
 	}
-	return queue && g.probe.count == 0 ||
+	return queue && (g.probe.count == 0 || kept && g.slow()) ||
 		g.pressed >= probePressed && now-g.probe.endedAt > g.probe.gap
 }
+
+// slow says whether the baseline is suspected to be that of a faster target: by what
+// the limit's fall has shown, or since the last probe could not see.
+func (g *Guarded) slow() bool { return g.fall.slow || g.probe.again }
 
 // cohort returns c if it is that of the probe in progress, and the empty one
 // otherwise: the kernel may not have begun it yet.
@@ -104,7 +110,7 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 	g.decision.CohortSize = 0
 	g.dither = dither{}
 
-	next := 0.0 // limit of the next probe
+	next, again := 0.0, false // the limit of a probe that follows at once; one that follows later
 	switch {
 	case g.baseline == 0:
 		if c.Done < startDone && float64(c.Done) < g.enough() {
@@ -120,6 +126,9 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 		}
 	case c.Done == 0:
 		p.ended(now)
+		// What was in flight before it kept it out, but was being worked off: once
+		// more, when that is gone.
+		again = g.window.samples > 0 && !p.again
 		p.doubt = false
 		p.gap = g.nextGap(now - p.begun)
 	default:
@@ -128,6 +137,7 @@ func (g *Guarded) endProbe(now float64, t Cohort) {
 			next = p.limit / 2
 		}
 	}
+	g.fall, p.again = fall{}, again
 	g.openWindow(now)
 	g.enforce(now)
 	if next > 0 && g.timed && !g.watching {
@@ -147,7 +157,11 @@ func (p *probe) ended(now float64) {
 // is not, the limit was still too high to see the service time alone.
 func (g *Guarded) learnProbe(now, mean, weight float64) (queued bool) {
 	p := &g.probe
-	mean = min(max(mean, 1e-9), 4*g.baseline)
+	most := 4 * g.baseline
+	if g.slow() {
+		most = max(most, g.rtt)
+	}
+	mean = min(max(mean, 1e-9), most)
 	lower := mean < g.baseline/doubtful
 	p.doubt = lower || mean > doubtful*g.baseline
 	if !p.doubt {
@@ -156,7 +170,7 @@ func (g *Guarded) learnProbe(now, mean, weight float64) (queued bool) {
 	g.setBaseline(g.baseline + weight*(mean-g.baseline))
 	if lower {
 		g.why = ReasonLower
-		g.limit = g.bound(min(g.limit, g.rate*g.baseline+g.growth()))
+		g.limit = g.bound(min(g.limit, max(g.rate*g.baseline, p.limit)+g.growth()))
 	}
 	p.gap = g.nextGap(now-p.begun) * (0.95 + 0.1*g.uniform())
 	return p.limit > float64(g.p.ProbeFloor) && mean*g.rate < stillQueued*p.limit
