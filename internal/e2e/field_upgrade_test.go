@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,25 +29,7 @@ func TestFieldMapOfAnotherShape(t *testing.T) {
 	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	pin := filepath.Join(stateDir(), "live", "maps", "states")
-	old, err := ebpf.LoadPinnedMap(pin, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shape := &ebpf.MapSpec{Name: "states", Type: old.Type(), KeySize: old.KeySize(), ValueSize: old.ValueSize() + 8, MaxEntries: old.MaxEntries()}
-	size := old.ValueSize()
-	old.Close()
-	other, err := ebpf.NewMap(shape)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	if err := os.Remove(pin); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Pin(pin); err != nil {
-		t.Fatal(err)
-	}
+	size := reshape(t)
 
 	var log bytes.Buffer
 	for start := range 2 {
@@ -77,4 +60,25 @@ func TestFieldMapOfAnotherShape(t *testing.T) {
 		}
 	}
 	exact(t, srv)
+}
+
+// reshape puts a map of another shape in the place of one that is pinned, and
+// returns the size of what that had.
+func reshape(t *testing.T) (size uint32) {
+	t.Helper()
+	pin := filepath.Join(stateDir(), "live", "maps", "states")
+	old, err := ebpf.LoadPinnedMap(pin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	other, err := ebpf.NewMap(&ebpf.MapSpec{Name: "states", Type: old.Type(), KeySize: old.KeySize(), ValueSize: old.ValueSize() + 8, MaxEntries: old.MaxEntries()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := errors.Join(os.Remove(pin), other.Pin(pin)); err != nil {
+		t.Fatal(err)
+	}
+	return old.ValueSize()
 }

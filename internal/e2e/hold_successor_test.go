@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -87,6 +90,56 @@ func testHoldSuccessor(t *testing.T, program string) {
 				t.Errorf("exit code %d", code)
 			}
 			nothingHeldLeft(t, srv, ours)
+		})
+	}
+}
+
+// Who may wait by what the next agent is told is not refused while that begins,
+// and nobody holds yet: where its maps are others, and where the rule, or that one
+// may wait by it, is new.
+func TestHoldBeginsWithSuccessor(t *testing.T) {
+	for name, first := range map[string]*config.Config{
+		"other maps":      configFor(&lab.Host{}, port, holding(1, time.Hour)),
+		"hold is new":     configFor(&lab.Host{}, port, fixed(60_000)),
+		"the rule is new": configFor(&lab.Host{}, port+1, fixed(60_000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, cli, to := hosts(t)
+			serveUntilEOF(t, srv)
+			first.Rules[0].Scope.Netns = srv.NetNS
+			if err := start(t, first).Stop(); err != nil {
+				t.Fatal(err)
+			}
+			if first.Rules[0].Waits() {
+				reshape(t)
+			}
+
+			ctx, stop := context.WithCancel(t.Context())
+			var clients sync.WaitGroup
+			var connected, refused atomic.Int64
+			clients.Go(func() {
+				for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+					clients.Go(func() {
+						c, err := cli.Dial(ctx, "tcp", to.String())
+						switch {
+						case isRefused(err):
+							refused.Add(1)
+						case err == nil:
+							connected.Add(1)
+							<-ctx.Done()
+							c.Close()
+						}
+					})
+				}
+			})
+			a := startHolding(t, srv, holding(1, time.Hour))
+			await(t, "who comes now waits", func() (any, bool) { return target(a), target(a).Waiting > 0 })
+			stop()
+			clients.Wait()
+			t.Logf("%d connected", connected.Load())
+			if n := refused.Load(); n > 0 || connected.Load() < 10 {
+				t.Errorf("%d connected, and %d were refused", connected.Load(), n)
+			}
 		})
 	}
 }

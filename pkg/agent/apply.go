@@ -126,9 +126,9 @@ func (a *Agent) inherit(d *difference) error {
 	return errors.Join(a.recount(true), a.gate.Prune(), a.gate.Forget(), a.pruneHolding(d.places))
 }
 
-// addTargets makes the kernel count targets. Where there is a predecessor they are
-// in force at once, so that there is no gap. Otherwise they are once the plan is:
-// until what holds is there too, who should wait would be refused.
+// addTargets makes the kernel count targets. What a predecessor has left is in force
+// at once, so that there is no gap. The rest is once the plan is: until what holds is
+// there too, who should wait would be refused.
 func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 	now, err := monotonic()
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 		}
 		t.known = known
 		o := t.begin(now)
-		if a.running() || !a.gate.Follows() {
+		if a.running() || !a.gate.Follows() || o.MaxWaiting > 0 && !(known && a.gate.Holds(id)) {
 			o.Enforce = false
 		}
 		t.replace(d.removed)

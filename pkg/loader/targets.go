@@ -230,6 +230,14 @@ func (g *Gate) Retire(key TargetKey) error {
 // predecessors whose rules are gone.
 func (g *Gate) Targets() map[TargetKey]uint32 { return g.ids }
 
+// Holds says whether arrivals of a target may wait by the order that it has, also
+// where that is a predecessor's: then its programs on the devices know who does.
+func (g *Gate) Holds(id uint32) bool {
+	const enforce = headgateTargetFlagsTARGET_ENFORCE
+	conf := &g.confs.elements[id]
+	return conf.Flags&enforce != 0 && conf.MaxWaiting > 0
+}
+
 // Write puts orders in force; ids are the targets' numbers. They hold until
 // lease, on CLOCK_MONOTONIC; unless they are written again by then the gates
 // open, and only counting goes on. After [Gate.Close] the error is an [os.ErrClosed].
