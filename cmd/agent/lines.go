@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"sync/atomic"
@@ -24,9 +25,9 @@ type lines struct {
 	ended   chan struct{}
 }
 
-// newLines returns one that hands its lines on to w. What was lost because w did
-// not take it is told by report, once w takes something again; report writes to w.
-func newLines(w io.Writer, report func(lost int64)) *lines {
+// newLines returns one that hands its lines on to w. How many were lost because w did
+// not take them is told by report, once w takes something again; report writes to w.
+func newLines(w io.Writer, report func(lost int64) error) *lines {
 	l := &lines{waiting: make(chan []byte, maxLines), end: make(chan struct{}), ended: make(chan struct{})}
 	go l.run(w, report)
 	return l
@@ -42,12 +43,15 @@ func (l *lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func (l *lines) run(w io.Writer, report func(lost int64)) {
+func (l *lines) run(w io.Writer, report func(lost int64) error) {
 	defer close(l.ended)
 	write := func(line []byte) {
-		_, _ = w.Write(line) // whom could we tell?
-		if lost := l.lost.Swap(0); lost > 0 {
-			report(lost)
+		if _, err := w.Write(line); err != nil {
+			l.lost.Add(1)
+			return
+		}
+		if lost := l.lost.Swap(0); lost > 0 && report(lost) != nil {
+			l.lost.Add(lost)
 		}
 	}
 	for {
@@ -79,7 +83,13 @@ func (l *lines) Close() {
 }
 
 // reportLost says in a log that lines of it are missing.
-func reportLost(h slog.Handler) func(int64) {
-	log := slog.New(h)
-	return func(lost int64) { log.Warn("nobody read the log for a while: some of it is missing", "lines", lost) }
+func reportLost(h slog.Handler) func(int64) error {
+	return func(lost int64) error {
+		r := slog.NewRecord(time.Now(), slog.LevelWarn, "nobody read the log for a while: some of it is missing", 0)
+		r.AddAttrs(slog.Int64("lines", lost))
+		if !h.Enabled(context.Background(), r.Level) {
+			return nil
+		}
+		return h.Handle(context.Background(), r) // a Logger does not say whether it was written
+	}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +13,10 @@ import (
 // Nobody waits for who does not read, and what is missing then is told.
 func TestLines(t *testing.T) {
 	r, w := io.Pipe()
-	l := newLines(w, func(lost int64) { fmt.Fprintf(w, "lost %d\n", lost) })
+	l := newLines(w, func(lost int64) error {
+		_, err := fmt.Fprintf(w, "lost %d\n", lost)
+		return err
+	})
 	const more = 50
 	begin := time.Now()
 	for i := range maxLines + more {
@@ -45,11 +50,38 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// A line that cannot be written is missing, too, and told of once one can be.
+func TestLinesFail(t *testing.T) {
+	w := &failing{calls: []int{1, 2, 4}} // two lines, and the report of these
+	l := newLines(w, reportLost(slog.NewTextHandler(w, nil)))
+	for _, line := range []string{"a", "b", "c", "d"} {
+		fmt.Fprintln(l, line)
+	}
+	l.Close()
+	if got := w.String(); !strings.HasPrefix(got, "c\nd\n") || !strings.Contains(got, "lines=2") {
+		t.Errorf("written: %q", got)
+	}
+}
+
+// failing is what cannot be written to at some of the calls.
+type failing struct {
+	strings.Builder
+	n     int
+	calls []int
+}
+
+func (f *failing) Write(b []byte) (int, error) {
+	if f.n++; slices.Contains(f.calls, f.n) {
+		return 0, io.ErrShortWrite
+	}
+	return f.Builder.Write(b)
+}
+
 // The end does not wait for him either.
 func TestLinesEnd(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.Close()
-	l := newLines(w, func(int64) {})
+	l := newLines(w, func(int64) error { return nil })
 	fmt.Fprintln(l, "a line")
 	begin := time.Now()
 	l.Close()

@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if cmd.Name() == "run" { // an agent ends whoever reads why, and can be started again
-		last := newLines(stderr, func(int64) {})
+		last := newLines(stderr, func(int64) error { return nil })
 		defer last.Close()
 		stderr = last
 	}
