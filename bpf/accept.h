@@ -17,28 +17,29 @@ static __always_inline bool times_accept(struct target_conf *conf)
 	return conf->flags & TARGET_ACCEPT;
 }
 
-/* CLOCK_MONOTONIC, ns: of older connections a read may have gone unseen. */
-const volatile __u64 loaded_at = 0;
-
 static __always_inline void conn_heard(struct conn *c, __u64 now)
 {
 	if (c->untouched && !c->heard)
 		c->heard = now;
 }
 
-/* Reads and writes of one connection may meet; the exchange lets one through. */
+/*
+ * Reads and writes of one connection may meet; the exchange lets one through. While
+ * the agent is away reads are not seen: then a write says nothing of the wait.
+ */
 static __always_inline void conn_touched(struct conn *c)
 {
 	struct target_conf *conf;
-	__u64 since, took;
+	__u64 since, took, now;
 
 	if (!c->untouched || !__sync_lock_test_and_set(&c->untouched, 0))
 		return;
 	conf = conf_of(c->target);
-	if (!conf || !times_accept(conf) || c->opened < loaded_at)
+	now = bpf_ktime_get_ns();
+	if (!conf || !times_accept(conf) || c->opened < conf->reads_since || now >= conf->lease)
 		return;
 	since = c->heard ? c->heard : c->opened;
-	took = bpf_ktime_get_ns() - since;
+	took = now - since;
 	sample(c->target, SIGNAL_LIFETIME, took);
 	cohort_join(c, since);
 	cohort_leave(c, took);

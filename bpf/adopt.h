@@ -205,14 +205,13 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 		COUNT(target, unadoptable);
 	}
 	c->target = target;
-	c->opened = bpf_ktime_get_ns();
 	c->arrived_end = c->in_end = tp->rcv_nxt;
 	c->out_end = tp->snd_nxt;
-	c->delivered = tp->delivered;
 	c->flags = CONN_SPOKE;
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
 	c->party = o.party;
 	c->most = o.limit;
+	conn_began(c, tp->delivered, bpf_ktime_get_ns());
 	if (c->per_request) {
 		conn_open_free(target, st, false, 0);
 		__sync_lock_test_and_set(&c->counted, 1);

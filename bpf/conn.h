@@ -74,16 +74,26 @@ static __always_inline void conn_trip(struct conn *c, __u64 us, __u32 smoothed)
 
 /*
  * TCP has measured since it was last looked at: seen with the next packet that comes
- * in, or at the end. A call for each costs twice what this does.
+ * in, or at the end. A call for each costs twice what this does. A packet may come in
+ * while another CPU makes the record: the exchanges here and in conn_began() order
+ * what both see of it, so that no trip is booked on a target that is not known yet.
  */
 static __always_inline void conn_trips(struct conn *c, struct tcp_sock *tp)
 {
 	__u32 delivered = tp->delivered;
 
-	if (delivered == c->delivered || tp->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RTT_CB_FLAG)
+	if (!c->opened || delivered == c->delivered || tp->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RTT_CB_FLAG)
 		return;
-	c->delivered = delivered;
+	if (__sync_lock_test_and_set(&c->delivered, delivered) == delivered)
+		return;
 	conn_trip(c, tp->rack.rtt_us, tp->srtt_us);
+}
+
+/* The record is complete but for its slot. */
+static __always_inline void conn_began(struct conn *c, __u32 delivered, __u64 now)
+{
+	c->delivered = delivered;
+	__sync_lock_test_and_set(&c->opened, now);
 }
 
 /*
@@ -166,7 +176,9 @@ static __always_inline bool held_by_application(struct sock *s)
 /*
  * Whether an application works on what came on a connection that is closed. One
  * that was ended at once has brought it nothing, or what came with the handshake,
- * and that it reads, also if it accepts later than the end.
+ * and that it reads, also if it accepts later than the end. If it never does, for the
+ * listener is closed first, no program sees that: a recount gives the slot back, when
+ * the record has gone with the socket.
  */
 static __always_inline bool worked_on(struct conn *c, struct sock *s)
 {
@@ -357,16 +369,15 @@ static __always_inline void conn_open(struct bpf_sock_ops *ctx)
 
 	c->target = target;
 	c->trimmed = trim;
-	c->opened = now;
 	if ((conf->flags & (TARGET_INGRESS | TARGET_REQUEST)) == TARGET_INGRESS)
 		let_in(&key, now, ctx->rcv_nxt - 1);
 	c->arrived_end = c->in_end = ctx->rcv_nxt;
 	c->out_end = ctx->snd_nxt;
 	tp = bpf_skc_to_tcp_sock(sk);
-	c->delivered = tp ? tp->delivered : 0;
 	c->cohort = reserved ? cohort : 0;
 	c->per_request = conf->flags & TARGET_REQUEST ? 1 : 0;
 	c->untouched = times_accept(conf);
+	conn_began(c, tp ? tp->delivered : 0, now);
 	/* Last, and for all CPUs to see in this order: from here on packets count. */
 	__sync_lock_test_and_set(&c->counted, 1);
 	conn_open_asked(c, conf, st, said);

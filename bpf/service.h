@@ -124,21 +124,23 @@ static __always_inline void segment_in(struct __sk_buff *skb, struct conn *c, st
 
 /*
  * A SYN, or the packet after it, at its listener. Servers ask for TCP_DEFER_ACCEPT
- * when they listen already, and no connection tells what its listener does.
+ * when they listen already, and no connection tells what its listener does. Of the
+ * listeners of a port it is the one that had the last packet.
  */
 static __always_inline void listener_in(struct bpf_sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 	struct sock *s = (struct sock *)tp;
 	struct target_state *st;
-	__u32 *id;
+	__u32 *id, defers;
 
-	if (!tp || !tp->inet_conn.icsk_accept_queue.rskq_defer_accept)
+	if (!tp)
 		return;
+	defers = tp->inet_conn.icsk_accept_queue.rskq_defer_accept ? 1 : 0;
 	id = target_of(s->__sk_common.skc_net.net->net_cookie, s->__sk_common.skc_num);
 	st = id ? state_of(*id) : NULL;
-	if (st && !st->defers)
-		st->defers = 1;
+	if (st && st->defers != defers)
+		st->defers = defers;
 }
 
 /* Whether the packet may go on. */

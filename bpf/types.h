@@ -68,6 +68,7 @@ struct target_conf {
 	__u64 pace_max_wait; /* how far off the pace slot of an arrival may be, ns */
 	__u64 doubt;         /* output so soon after a request that may be session tickets is, ns */
 	__u64 idle;          /* with TARGET_IDLE: how long the output has to be, ns */
+	__u64 reads_since;   /* with TARGET_ACCEPT: of older connections a read may have gone unseen, ns */
 	__u32 strangers;     /* most that are let through to the listener a second, in flood mode; 0: all */
 	__u32 pad;
 };
@@ -85,7 +86,7 @@ struct target_state {
 	__u64 flood_until; /* until then it is in flood mode, ns */
 	__u32 handshake;  /* a decaying maximum of their round trips, us */
 	__u32 crowd;      /* SYNs that found it full of late, while handshakes go on */
-	__u32 defers;     /* its listener waits for clients to speak (TCP_DEFER_ACCEPT) */
+	__u32 defers;     /* 1: its listener waits for clients to speak (TCP_DEFER_ACCEPT) */
 	__u32 pad;
 };
 
@@ -130,7 +131,7 @@ struct target_counters {
 	__u64 rejected;
 	__u64 would_reject; /* over the limit, let in: observing, or no fresh lease */
 	__u64 pending_full; /* no room for a reservation: let in without one */
-	__u64 trimmed;      /* connections of strangers that there was no slot for */
+	__u64 trimmed;      /* connections that there was no slot for, to be ended */
 	__u64 untrimmed;    /* of these, those that the agent could not be told of */
 	__u64 conn_full;    /* no memory for a connection's record: not counted */
 	__u64 unadoptable;  /* of the adopted: this kernel does not tell their end */
@@ -281,7 +282,7 @@ struct conn {
 	__u32 cohort;    /* epoch of the cohort that it may join, or is in; 0: none */
 	__u32 delivered; /* segments whose round trips are known, as TCP counts them */
 	__u64 joined;    /* when its unit in the cohort began, ns; 0: it is in none */
-	__u64 opened;    /* ns */
+	__u64 opened;    /* ns; 0: the record is not complete yet */
 	__u64 asked;     /* last request byte in, ns; 0: no request is open */
 	__u64 first;     /* from then to output that may be tickets, ns; 0: none */
 

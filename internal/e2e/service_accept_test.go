@@ -140,6 +140,58 @@ func TestAcceptWait(t *testing.T) {
 	}
 }
 
+// A connection whose first read went by while no agent was there is none that waits
+// until the server writes: neither while that is so nor when the next agent is there.
+func TestAcceptWaitUnseen(t *testing.T) {
+	srv, cli, to := hosts(t)
+	ln, err := srv.Listen("tcp", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	served := func() net.Conn {
+		t.Helper()
+		client := dial(t, cli, to)
+		c, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := client.Write([]byte("?")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	answer := func(c net.Conn, timed uint64, when string) {
+		t.Helper()
+		if _, err := c.Write([]byte("!")); err != nil {
+			t.Fatal(err)
+		}
+		if n := measured(t, 0, loader.Lifetime).Count; n != timed {
+			t.Errorf("%s: %d connections are timed, want %d", when, n, timed)
+		}
+	}
+	cfg := configFor(srv, port, func(r *config.Rule) {
+		fixed(100)(r)
+		r.Signal = config.SignalAccept
+	})
+	cfg.Window, cfg.Lease = 20*time.Millisecond, 500*time.Millisecond
+	first := start(t, cfg)
+	answer(served(), 1, "an agent is there")
+	if err := first.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(cfg.Lease)
+	early, late := served(), served()
+	answer(early, 1, "no agent is there")
+	start(t, cfg)
+	answer(late, 1, "the next agent is there")
+	answer(served(), 2, "a new connection")
+}
+
 func four(h *lab.Host) netip.Addr { return h.Addr4 }
 func six(h *lab.Host) netip.Addr  { return h.Addr6 }
 

@@ -4,10 +4,13 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -54,8 +57,8 @@ type Gate struct {
 	able   map[Capability]bool
 	links  map[string]*attached
 	reads  link.Link   // see WatchReads
-	former []*ebpf.Map // see heirloom
-	loaded uint64      // when the programs were, CLOCK_MONOTONIC, ns
+	since  uint64      // when that began, CLOCK_MONOTONIC, ns
+	former []*ebpf.Map // see heirlooms
 	ids    map[TargetKey]uint32
 	nextID uint32 // where a free number is looked for
 	ports  *portTable
@@ -151,14 +154,13 @@ func Check() (map[Capability]bool, error) {
 }
 
 // loadPrograms loads each program by itself, so that one which this kernel
-// does not take costs only what it is for.
+// does not take costs only what it is for. Those that nothing goes without come first:
+// what one of these fails for is not what this kernel cannot do.
 func (g *Gate) loadPrograms() error {
-	now, err := clock()
-	if err != nil {
-		return err
-	}
-	g.loaded = uint64(now)
-	for name := range g.spec.Programs {
+	names := slices.SortedFunc(maps.Keys(g.spec.Programs), func(a, b string) int {
+		return cmp.Or(strings.Compare(string(optional[a]), string(optional[b])), strings.Compare(a, b))
+	})
+	for _, name := range names {
 		p, err := g.load(name, nil)
 		capability, canDoWithout := optional[name]
 		if err == nil {
@@ -169,7 +171,7 @@ func (g *Gate) loadPrograms() error {
 			continue
 		}
 		// Not os.ErrPermission: that is EACCES, too, which the verifier says.
-		if !canDoWithout || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EMFILE) {
+		if !canDoWithout || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENOMEM) {
 			return err
 		}
 		g.able[capability] = false
@@ -223,11 +225,6 @@ func (g *Gate) load(name string, set func(*ebpf.CollectionSpec) error) (*ebpf.Pr
 	}
 	if v := spec.Variables["cpus"]; v != nil {
 		if err := v.Set(uint32(ebpf.MustPossibleCPU())); err != nil {
-			return nil, fmt.Errorf("program %s: %w", name, err)
-		}
-	}
-	if v := spec.Variables["loaded_at"]; v != nil {
-		if err := v.Set(g.loaded); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}

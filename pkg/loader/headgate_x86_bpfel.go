@@ -234,6 +234,7 @@ type headgateTargetConf struct {
 	PaceMaxWait  uint64
 	Doubt        uint64
 	Idle         uint64
+	ReadsSince   uint64
 	Strangers    uint32
 	Pad          uint32
 }
@@ -363,7 +364,6 @@ const (
 	headgateVarAdoptBlind            = "adopt_blind"
 	headgateVarCpus                  = "cpus"
 	headgateVarHoldMark              = "hold_mark"
-	headgateVarLoadedAt              = "loaded_at"
 	headgateVarMostBetween           = "most_between"
 	headgateVarPortsMask             = "ports_mask"
 	headgateVarThisNetns             = "this_netns"
@@ -468,7 +468,6 @@ type headgateVariableSpecs struct {
 	AdoptBlind  *ebpf.VariableSpec `ebpf:"adopt_blind"`
 	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
 	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
-	LoadedAt    *ebpf.VariableSpec `ebpf:"loaded_at"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
 	ThisNetns   *ebpf.VariableSpec `ebpf:"this_netns"`
@@ -556,7 +555,6 @@ type headgateVariables struct {
 	AdoptBlind  *ebpf.Variable `ebpf:"adopt_blind"`
 	Cpus        *ebpf.Variable `ebpf:"cpus"`
 	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
-	LoadedAt    *ebpf.Variable `ebpf:"loaded_at"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
 	ThisNetns   *ebpf.Variable `ebpf:"this_netns"`

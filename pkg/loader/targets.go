@@ -85,7 +85,7 @@ type Reading struct {
 
 	// FloodUntil is when flood mode ends if no more comes, on CLOCK_MONOTONIC.
 	FloodUntil time.Duration
-	Trimmed    uint64 // connections that came over the limit in flood mode, to be ended
+	Trimmed    uint64 // connections that there was no slot for and that are to be ended
 	Untrimmed  uint64 // of these, those of which no [Wakes] could tell
 
 	RejectedPace   uint64 // their pace slot was too far off
@@ -97,7 +97,7 @@ type Reading struct {
 
 	Held       uint64 // units that had to wait
 	Claimed    uint64 // of these, those that got a slot
-	Doubtful   uint64 // requests that may have had their response: [Gate.Adopt] tells, a second later
+	Doubtful   uint64 // requests that may have had their response: [Gate.Settle] tells, a second later
 	Untold     uint64 // responses whose begin was not told, see [Wakes]: the same, once they are idle
 	Bypassed   uint64 // of these, those that came in with no agent there
 	HoldFull   uint64 // not held for lack of room
@@ -248,6 +248,7 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 		}
 		conf := orders[i].conf()
 		conf.Lease = uint64(lease)
+		conf.ReadsSince = g.readsSince()
 		conf.Flags |= g.sourceFlags(ids[i])
 		g.confs.elements[ids[i]] = conf
 	}

@@ -46,7 +46,6 @@ const (
 	unitsProgTestPacketShown = "test_packet_shown"
 	unitsVarCpus             = "cpus"
 	unitsVarHoldMark         = "hold_mark"
-	unitsVarLoadedAt         = "loaded_at"
 	unitsVarMostBetween      = "most_between"
 	unitsVarPortsMask        = "ports_mask"
 	unitsVarThisNetns        = "this_netns"
@@ -136,7 +135,6 @@ type unitsMapSpecs struct {
 type unitsVariableSpecs struct {
 	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
 	HoldMark    *ebpf.VariableSpec `ebpf:"hold_mark"`
-	LoadedAt    *ebpf.VariableSpec `ebpf:"loaded_at"`
 	MostBetween *ebpf.VariableSpec `ebpf:"most_between"`
 	PortsMask   *ebpf.VariableSpec `ebpf:"ports_mask"`
 	ThisNetns   *ebpf.VariableSpec `ebpf:"this_netns"`
@@ -221,7 +219,6 @@ func (m *unitsMaps) Close() error {
 type unitsVariables struct {
 	Cpus        *ebpf.Variable `ebpf:"cpus"`
 	HoldMark    *ebpf.Variable `ebpf:"hold_mark"`
-	LoadedAt    *ebpf.Variable `ebpf:"loaded_at"`
 	MostBetween *ebpf.Variable `ebpf:"most_between"`
 	PortsMask   *ebpf.Variable `ebpf:"ports_mask"`
 	ThisNetns   *ebpf.Variable `ebpf:"this_netns"`
