@@ -94,7 +94,7 @@ type scopeState struct {
 	trimmer *trimmer // nil where the kernel cannot end connections
 
 	// reviews are when to look through all connections for what nobody else
-	// ends, see [loader.Gate.Adopt].
+	// ends, see [loader.Gate.Settle].
 	reviews []time.Duration
 
 	// changed: since the last recount another unit is counted, or other things are

@@ -23,8 +23,9 @@ const (
 // capTrim is the capability to end connections.
 const capTrim loader.Capability = "trim"
 
-// trimmer ends the connections of a scope that came over the limit in flood
-// mode. Only there are any: else who is over is refused before it is one.
+// trimmer ends the connections of a scope that there was no slot for: those of
+// strangers in flood mode, and of clients that say nothing to a listener that waits
+// for that. Else who is over is refused before it is one.
 type trimmer struct {
 	destroyer *scope.Destroyer
 	log       *slog.Logger

@@ -42,7 +42,7 @@ func (a *Agent) wake() error {
 	return nil
 }
 
-// trim makes ready to end what comes over the limit of a scope in flood mode.
+// trim makes ready to end connections of a scope, see [trimmer].
 func (a *Agent) trim(s *scopeState) (err error) {
 	if s.trimmer != nil {
 		return nil

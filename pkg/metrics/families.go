@@ -110,7 +110,7 @@ var families = []family{
 	},
 	{
 		name: "headgate_trimmed_total", kind: counter,
-		help:     "Of the units admitted, those that came over the limit in flood mode and were ended at once.",
+		help:     "Of the units admitted, those that there was no slot for and that were ended at once: in a SYN flood, or for clients that say nothing to a listener with TCP_DEFER_ACCEPT.",
 		ofTarget: plain(func(t *status.Target) float64 { return float64(t.TrimmedTotal) }),
 	},
 	{

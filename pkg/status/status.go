@@ -106,7 +106,7 @@ type Target struct {
 	ExemptedTotal    uint64   `json:"exempted_total"`
 	WouldRejectTotal uint64   `json:"would_reject_total"` // in observe mode
 	FinishedTotal    uint64   `json:"finished_total"`
-	TrimmedTotal     uint64   `json:"trimmed_total"` // of those admitted in flood mode, over the limit, and ended
+	TrimmedTotal     uint64   `json:"trimmed_total"` // of those admitted, the ones that there was no slot for: ended at once
 
 	// Loopback is what is made of clients on the host itself: counted, exempt, or
 	// partly exempt, where that is so for one of IPv4 and IPv6.
