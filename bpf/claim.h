@@ -171,6 +171,13 @@ static __always_inline int claim(struct __sk_buff *skb, __u64 netns)
 		return CLAIM_GONE;
 	if (flags & TCP_SYN)
 		return claim_syn(skb, conf, st, &key, op);
+	/*
+	 * Of an earlier rule: no request is counted any more. It is not looked for,
+	 * since in place of a connection that is gone the kernel looks for its
+	 * listener, and has headgate_admit() asked for a slot.
+	 */
+	if (!(conf->flags & TARGET_REQUEST))
+		return CLAIM_GONE;
 	c = conn_of_segment(skb, &key, &r);
 	if (!c || !c->per_request)
 		return CLAIM_GONE;

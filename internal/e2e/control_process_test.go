@@ -33,11 +33,18 @@ type controlled struct {
 
 func runControlled(t *testing.T, program string, h *lab.Host, yaml string, flags ...string) *controlled {
 	t.Helper()
+	c := launchControlled(t, program, h, yaml, flags...)
+	c.await(t)
+	return c
+}
+
+// launchControlled starts one, and does not wait until it protects.
+func launchControlled(t *testing.T, program string, h *lab.Host, yaml string, flags ...string) *controlled {
+	t.Helper()
 	c := &controlled{file: filepath.Join(t.TempDir(), "headgate.yaml"), socket: filepath.Join(t.TempDir(), "run", "headgate.sock")}
 	c.write(t, yaml)
 	args := append([]string{"run", "-c", c.file, "--state", stateDir(), "--lease", lease.String(), "--socket", c.socket}, flags...)
 	c.agentProcess = startProcess(t, program, h.Command(t.Context(), program, args...), h)
-	c.await(t)
 	return c
 }
 

@@ -171,3 +171,33 @@ func answered(t *testing.T, c net.Conn, in *bufio.Reader) bool {
 	}
 	return err == nil
 }
+
+// The agent looks for a request to see whether its response is over. When the rule
+// has come to count connections by then, and that one is gone, the kernel looks for
+// its listener in its place: nothing is taken for that, and nobody refused.
+func TestNoSlotForWhatIsGone(t *testing.T) {
+	const clients = 20
+	srv, cli, to := hosts(t)
+	serveHandler(t, srv, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
+	a := start(t, configFor(srv, port, func(r *config.Rule) {
+		requests(2 * clients)(r)
+		r.End = config.End{Idle: 300 * time.Millisecond}
+	}))
+	for range clients {
+		c := dial(t, cli, to)
+		if !fetched(t, c) {
+			t.Fatal("no answer")
+		}
+		c.Close()
+	}
+	await(t, "each is counted", func() (any, bool) { st := target(a); return st, st.AdmittedTotal == clients })
+	reload(t, a, configFor(srv, port, holding(clients/2, time.Second)))
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if n, _ := kernelUnits(t); n != 0 {
+			t.Fatalf("%d in flight, and nobody is there: %+v", n, target(a))
+		}
+	}
+	if st := target(a); st.RejectedTotal.Limit != 0 {
+		t.Errorf("nobody came, and was refused: %+v", st)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"headgate/internal/lab"
+	"headgate/internal/lab/backend"
 	"headgate/internal/lab/load"
 )
 
@@ -26,14 +27,17 @@ import (
 // lost then, after 1, 2 and 4 seconds.
 var visitTimeout = lab.Allow(15 * time.Second)
 
+// guests are how many clients a house has; pgbench comes to one as two more.
+const guests = 8
+
 // house is a real server of a soak, with a rule of its own.
 type house struct {
 	name string
 	port uint16
 
-	// roomy: there is always room for all who come, whatever is drawn, and so
-	// nobody may be refused at any time.
-	roomy bool
+	// room, above 0, is the least limit that is drawn. It is enough for all who
+	// come, and so nobody may be refused at any time.
+	room int
 
 	login []load.Turn
 	ask   load.Turn
@@ -49,11 +53,11 @@ type house struct {
 func houses() []*house {
 	return []*house{
 		{name: "nginx", port: 8090, ask: load.HTTP("/"), start: soakNginx},
-		{name: "haproxy", port: 8091, ask: load.HTTP("/"), roomy: true, start: soakHAProxy},
-		{name: "redis", port: 8092, ask: load.RedisCommand("+PONG", "PING"), start: func(ctx context.Context, t *testing.T, h *lab.Host, port int) *lab.Daemon {
+		{name: "haproxy", port: 8091, ask: load.HTTP("/"), room: 2 * guests, start: soakHAProxy},
+		{name: "redis", port: 8092, ask: load.RedisCommand("+OK", "DEBUG", "SLEEP", "0.001"), start: func(ctx context.Context, t *testing.T, h *lab.Host, port int) *lab.Daemon {
 			return started(h.StartRedis(ctx, port))(t)
 		}},
-		{name: "postgres", port: 8093, login: []load.Turn{load.PostgresLogin()}, ask: load.PostgresQuery("select 1"), roomy: true, start: soakPostgres},
+		{name: "postgres", port: 8093, login: []load.Turn{load.PostgresLogin()}, ask: load.PostgresQuery("select pg_sleep(0.01)"), room: 100, start: soakPostgres},
 	}
 }
 
@@ -71,10 +75,13 @@ func soakNginx(ctx context.Context, t *testing.T, h *lab.Host, port int) *lab.Da
 	return started(h.StartNginx(ctx, lab.Nginx{Port: port}))(t)
 }
 
-// soakHAProxy starts an HAProxy before an nginx that nothing protects.
+// soakHAProxy starts an HAProxy before an application that nothing protects.
 func soakHAProxy(ctx context.Context, t *testing.T, h *lab.Host, port int) *lab.Daemon {
 	t.Helper()
-	soakNginx(ctx, t, h, upstream)
+	app := backend.Spec{Protocol: "http", Listen: []string{fmt.Sprintf(":%d", upstream)}, Workers: 100, Service: 10 * time.Millisecond}
+	if _, err := h.StartServer(ctx, app); err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "haproxy.cfg")
 	text := fmt.Sprintf(`global
 	maxconn 1000
@@ -102,6 +109,15 @@ func soakPostgres(ctx context.Context, t *testing.T, h *lab.Host, port int) *lab
 	if err != nil {
 		t.Fatal(err)
 	}
+	await(t, "PostgreSQL does not only listen, but answers", func() (any, bool) {
+		c, err := h.Dial(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return err, false
+		}
+		defer c.Close()
+		err = say(c, load.PostgresLogin())
+		return err, err == nil
+	})
 	return pg.Daemon
 }
 
@@ -110,8 +126,8 @@ func (h *house) rule(r *rand.Rand) string {
 	pick := func(from ...string) string { return from[r.IntN(len(from))] }
 	rule := fmt.Sprintf("- name: %s\n  port: %d\n", h.name, h.port)
 	bounds := fmt.Sprintf("initial: %d, min: 1, max: 100", 1+r.IntN(20))
-	if h.roomy {
-		bounds = "initial: 500, min: 400, max: 1000"
+	if h.room > 0 {
+		bounds = fmt.Sprintf("initial: %[1]d, min: %[1]d, max: 1000", h.room)
 	}
 	signal := pick("service", "service", "rtt", "connection", "accept")
 	algorithm := pick("fixed", "guarded", "guarded", "gradient2", "aimd")
@@ -134,7 +150,7 @@ func (h *house) rule(r *rand.Rand) string {
 	case 1:
 		rule += fmt.Sprintf("  hold: {max_wait: %dms, order: %s}\n", 1+r.IntN(500), pick("fifo", "lifo"))
 	}
-	if h.roomy {
+	if h.room > 0 {
 		return rule
 	}
 	return rule + pick("", "", "  per_source: {limit: 3}\n", "  classes: [{name: partners, sources: [10.0.0.0/8], share: 0.3}]\n",
@@ -148,7 +164,7 @@ func (h *house) visit(s *soak, r *rand.Rand, times int) {
 		errors.Is(err, io.EOF)
 	switch {
 	case err == nil:
-	case turned && !h.roomy:
+	case turned && h.room == 0:
 		h.refused.Add(1)
 	default:
 		s.Errorf("%s: %v", h.name, err)
@@ -235,7 +251,7 @@ func (s *soak) open(seed uint64) (stop func()) {
 	s.Cleanup(end)
 	for i, h := range s.houses {
 		h.daemon = h.start(s.ctx, s.T, s.srv, int(h.port))
-		for j := range 6 {
+		for j := range guests {
 			r := rand.New(rand.NewPCG(seed, uint64(100*i+j+1)))
 			clients.Go(func() {
 				for {
@@ -244,7 +260,7 @@ func (s *soak) open(seed uint64) (stop func()) {
 						return
 					case <-time.After(time.Duration(r.IntN(40)) * time.Millisecond):
 					}
-					h.visit(s, r, []int{1, 1, 1 + r.IntN(10), 1 + r.IntN(10), 100, 100}[j])
+					h.visit(s, r, [guests]int{1, 1, 1 + r.IntN(10), 1 + r.IntN(10), 100, 100, 1, 1}[j])
 				}
 			})
 		}

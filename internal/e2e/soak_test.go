@@ -37,6 +37,7 @@ type soak struct {
 	ctx      context.Context // of the houses
 	kept     bool            // the agent leaves its programs when it is told to end
 	rules    string
+	before   string // the rules before these
 }
 
 // happenings are what may happen. What is added here happens from then on.
@@ -66,10 +67,35 @@ var happenings = []struct {
 		s.wait(lease / 2)
 		h.daemon = h.start(s.ctx, s.T, s.srv, int(h.port))
 	}},
-	{"reload", func(s *soak) {
+	{"reload", func(s *soak) { s.reload(1) }},
+	{"kill in a reload", func(s *soak) {
+		s.reload(30 * time.Millisecond)
+		s.end(syscall.SIGKILL)
 		s.draw()
-		s.agent.write(s.T, s.rules)
-		s.agent.signal(s.T, syscall.SIGHUP)
+		s.begin()
+	}},
+	{"hang in a reload", func(s *soak) {
+		s.reload(30 * time.Millisecond)
+		s.agent.signal(s.T, syscall.SIGSTOP)
+		s.wait(3 * lease)
+		s.agent.signal(s.T, syscall.SIGCONT)
+	}},
+	{"kill as it begins", func(s *soak) {
+		for range 1 + s.IntN(4) {
+			s.end(syscall.SIGKILL)
+			s.draw()
+			s.launch()
+			s.wait(300 * time.Millisecond)
+		}
+		s.end(syscall.SIGKILL)
+		s.begin()
+	}},
+	{"reloads", func(s *soak) {
+		for range 2 + s.IntN(8) {
+			s.draw()
+			s.agent.write(s.T, s.rules)
+			_, _ = s.agent.tell("reload") // refused if it takes a right that this one has given up
+		}
 	}},
 	{"bad file", func(s *soak) { s.agent.write(s.T, "rules: [{port: 8080, limit: {initial: -1}}]") }},
 	{"limit", func(s *soak) { s.say("limit", "set", strconv.Itoa(port), strconv.Itoa(1+s.IntN(100)), "--for", "1s") }},
@@ -90,6 +116,7 @@ func (s *soak) wait(d time.Duration) { time.Sleep(time.Duration(s.Int64N(int64(d
 
 // draw draws a rule.
 func (s *soak) draw() {
+	s.before = s.rules
 	s.rules = fmt.Sprintf("window: 20ms\nrules:\n- name: shop\n  port: %d\n  limit: {algorithm: fixed, initial: %d}\n", port, 2*remaining+s.IntN(40))
 	switch s.IntN(4) {
 	case 0:
@@ -104,14 +131,30 @@ func (s *soak) draw() {
 	}
 }
 
-// begin starts an agent.
+// reload gives the agent another rule, and waits for up to d.
+func (s *soak) reload(d time.Duration) {
+	s.Helper()
+	s.draw()
+	s.agent.write(s.T, s.rules)
+	s.agent.signal(s.T, syscall.SIGHUP)
+	s.wait(d)
+}
+
+// begin starts an agent, and waits until it protects.
 func (s *soak) begin() {
+	s.Helper()
+	s.launch()
+	s.agent.await(s.T)
+}
+
+// launch starts an agent.
+func (s *soak) launch() {
 	s.Helper()
 	var flags []string
 	if s.kept = s.IntN(2) == 0; s.kept {
 		flags = []string{"--keep"}
 	}
-	s.agent = runControlled(s.T, s.program, s.srv, s.rules, flags...)
+	s.agent = launchControlled(s.T, s.program, s.srv, s.rules, flags...)
 }
 
 // end ends the agent, and lets there be none for a while.
@@ -227,7 +270,7 @@ func TestSoak(t *testing.T) {
 			fmt.Printf("%v: %d happenings, %d connections, %d refused\n", time.Since(begin).Round(time.Second), n, s.comers.made.Load(), s.comers.out.Load())
 		}
 	}
-	t.Logf("the last happenings: %q", lately)
+	t.Logf("the last happenings: %q, the last rules:\n%s\n%s", lately, s.before, s.rules)
 	t.Logf("%v; %d connections, %d refused", counts, s.comers.made.Load(), s.comers.out.Load())
 	for _, h := range s.houses {
 		t.Logf("%s: %d answers, %d refused", h.name, h.served.Load(), h.refused.Load())
