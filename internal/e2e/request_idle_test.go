@@ -181,7 +181,7 @@ func TestNoSlotForWhatIsGone(t *testing.T) {
 	serveHandler(t, srv, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
 	a := start(t, configFor(srv, port, func(r *config.Rule) {
 		requests(2 * clients)(r)
-		r.End = config.End{Idle: 300 * time.Millisecond}
+		r.End = config.End{Idle: 600 * time.Millisecond}
 	}))
 	for range clients {
 		c := dial(t, cli, to)
@@ -190,9 +190,12 @@ func TestNoSlotForWhatIsGone(t *testing.T) {
 		}
 		c.Close()
 	}
-	await(t, "each is counted", func() (any, bool) { st := target(a); return st, st.AdmittedTotal == clients })
+	await(t, "each was counted, and is gone", func() (any, bool) {
+		st := target(a)
+		return st, st.AdmittedTotal == clients && st.Connections == 0
+	})
 	reload(t, a, configFor(srv, port, holding(clients/2, time.Second)))
-	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(800 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if n, _ := kernelUnits(t); n != 0 {
 			t.Fatalf("%d in flight, and nobody is there: %+v", n, target(a))
 		}
