@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -284,11 +285,11 @@ func TestRecountOfPartiesAmongMany(t *testing.T) {
 		Classes: []source.Class{{Sources: prefixes("198.51.100.0/25"), Share: 0.3}, {Sources: prefixes("198.51.100.128/25"), Share: 0.3}},
 	})
 	d.order(enforce(100))
-	end := time.Now().Add(time.Second)
+	ctx, stop := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	for w := range 2 {
 		group.Go(func() {
-			for i := 0; time.Now().Before(end); i++ {
+			for i := 0; ctx.Err() == nil; i++ {
 				from := synFrom(fmt.Sprintf("198.51.100.%d:%d", i%256, 1000*w+i%1000+1))
 				if _, err := d.prog.Run(&ebpf.RunOptions{Context: from.context()}); err != nil {
 					t.Error(err)
@@ -298,8 +299,14 @@ func TestRecountOfPartiesAmongMany(t *testing.T) {
 			}
 		})
 	}
-	n := 0
-	for ; time.Now().Before(end); n++ {
+	defer group.Wait()
+	defer stop()
+	enough := func(n int) bool {
+		r := d.reading()
+		return n >= 20 && r.Expired >= 100 && r.RejectedSource+r.Rejected >= 100
+	}
+	begin, n := time.Now(), 0
+	for ; time.Since(begin) < time.Second || !enough(n) && time.Since(begin) < lab.Allow(10*time.Second); n++ {
 		out, err := d.gate.Recount(d.gate.Targets())
 		if err != nil {
 			t.Fatal(err)
@@ -311,9 +318,10 @@ func TestRecountOfPartiesAmongMany(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	stop()
 	group.Wait()
 	r := d.reading()
-	if r.Expired < 100 || r.RejectedSource+r.Rejected < 100 || n < 20 {
+	if !enough(n) {
 		t.Errorf("%d recounts are no test: %+v", n, r)
 	}
 	if r.Pending > 0 { // on a quick machine the last ones are swept already

@@ -38,13 +38,13 @@ func TestSettle(t *testing.T) {
 	g := openForTest(t)
 	ns := netnsOf(t, srv)
 	o := enforce(10)
-	o.Requests, o.Idle, o.MaxWait = true, time.Hour, time.Millisecond
+	o.Requests, o.Idle, o.MaxWait = true, 5*time.Second, time.Millisecond
 	id, err := g.Target(TargetKey{Netns: ns.Cookie(), Port: 8080}, o, monotonic(t)+time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := uint64(monotonic(t))
-	old := now - uint64(time.Minute)
+	const old = 1 // when the machine began, which may be a minute ago
 	const (
 		held, busy       = 1 << 4, 3 << 4 // of enum request_state
 		begun, announced = 1, 2           // of enum answering
@@ -59,7 +59,7 @@ func TestSettle(t *testing.T) {
 		"held":                         {headgateConn{Request: held, Arrived: now}, 1 << 32, false, 0},
 		"it was the response":          {headgateConn{Request: busy, First: 1, Asked: old}, 1, true, 0},
 		"it may have been":             {headgateConn{Request: busy, First: 1, Asked: now}, 1, false, 0},
-		"its response is over":         {headgateConn{Request: busy, Answering: begun, Output: now - uint64(2*time.Hour)}, 1, true, 0},
+		"its response is over":         {headgateConn{Request: busy, Answering: begun, Output: old}, 1, true, 0},
 		"its response is to be told":   {headgateConn{Request: busy, Answering: begun, Output: now}, 1, false, begun},
 		"the agent that was told died": {headgateConn{Request: busy, Answering: announced, Output: now}, 1, false, begun},
 		"the application has it":       {headgateConn{Request: busy, Asked: old}, 1, false, 0},
