@@ -123,15 +123,15 @@ func tell(ctx context.Context, r *Report) (err error) {
 
 func (r Report) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "gate\tset to\tgoodput before\tin the sale\tp50, p99 of the answered\tafter\tback after\thealth checks failed\n")
-	fmt.Fprintf(t, "\t\t/s\t/s\ts\t/s\ts\t\n")
+	fmt.Fprintf(t, "gate\tset to\tgoodput before\tin the sale\tanswered then\tp50, p99 of these\tafter\tback after\thealth checks failed\n")
+	fmt.Fprintf(t, "\t\t/s\t/s\t/s\ts\t/s\ts\t\n")
 	for _, g := range r.Gates {
 		back := "never"
 		if g.BackAfter >= 0 {
 			back = fmt.Sprintf("%.0f", g.BackAfter)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.1f\t%.2f, %.2f\t%.0f\t%s\t%d of %d\n", g.Name, g.Says, g.Before.Goodput(),
-			g.During.Goodput(), g.During.P50Seconds, g.During.P99Seconds, g.After.Goodput(), back, g.HealthFailed, g.HealthChecks)
+		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.1f\t%.1f\t%.2f, %.2f\t%.0f\t%s\t%d of %d\n", g.Name, g.Says, g.Before.Goodput(),
+			g.During.Goodput(), float64(g.During.Answered)/g.During.Seconds, g.During.P50Seconds, g.During.P99Seconds, g.After.Goodput(), back, g.HealthFailed, g.HealthChecks)
 	}
 	return t.Flush()
 }
