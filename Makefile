@@ -131,7 +131,7 @@ bench-exact: ## Measure how well nft, HAProxy and headgate keep a limit (root)
 	$(GO) run ./bench/exact $(BENCHFLAGS)
 
 .PHONY: bench-check
-bench-check: ## Compare a few ratios with those under bench/results, in half a minute (root)
+bench-check: ## Compare a few ratios with those under bench/results, in most of a minute (root)
 	$(GO) run ./bench/overload -check
 
 .PHONY: pictures

@@ -24,7 +24,7 @@ const (
 	withoutLimiter = 0.5
 )
 
-// check measures in half a minute what the default algorithm makes of a server
+// check measures in most of a minute what the default algorithm makes of a server
 // that is offered twice what it carries, against the best static limit and no
 // limiter, and compares with the file of results.
 func check(ctx context.Context, s *stage, r Report) (err error) {
@@ -60,10 +60,14 @@ func check(ctx context.Context, s *stage, r Report) (err error) {
 			return 0, 0, err
 		}
 		defer func() { err = errors.Join(err, lower()) }()
-		if _, err := s.offer(ctx, l, sub, 0.5*capacity, s.plan.calm, 5*service); err != nil {
+		// What is adaptive finds its limit first, as in the whole measurement.
+		if _, err := s.offer(ctx, l, sub, checkedLoad*capacity, time.Second, 5*service); err != nil {
 			return 0, 0, err
 		}
-		sum, err := s.offer(ctx, l, sub, checkedLoad*capacity, 1500*time.Millisecond, 5*service)
+		if err := s.calm(ctx, sub, 3*service); err != nil {
+			return 0, 0, err
+		}
+		sum, err := s.offer(ctx, l, sub, checkedLoad*capacity, full.point, 5*service)
 		return sum.Goodput(), sum.P99Seconds / service.Seconds(), err
 	}
 	var goodputs, waits []float64
