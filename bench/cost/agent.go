@@ -30,11 +30,9 @@ func (b *bench) agents(ctx context.Context, r *Report) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "headgate")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w: %s", err, out)
+	program, err := buildAgent(ctx, dir)
+	if err != nil {
+		return err
 	}
 	r.Agents = nil
 	for _, n := range []int{1, 100, 1000} {
@@ -51,45 +49,30 @@ func (b *bench) agents(ctx context.Context, r *Report) error {
 	return nil
 }
 
+// buildAgent builds the real program into dir.
+func buildAgent(ctx context.Context, dir string) (program string, err error) {
+	program = filepath.Join(dir, "headgate")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return program, nil
+}
+
 func (b *bench) agentWith(ctx context.Context, program, dir string, targets int) (c AgentCost, err error) {
 	c.Targets = targets
 	ports := make([]string, targets)
 	for i := range ports {
 		ports[i] = strconv.Itoa(20000 + i)
 	}
-	file := filepath.Join(dir, "headgate.yaml")
-	text := fmt.Sprintf("rules:\n  - name: many\n    ports: [%s]\n", strings.Join(ports, ", "))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return c, err
-	}
-	cmd := b.srv.Command(ctx, program, "run", "-c", file, "--state", b.state, "--listen", "127.0.0.1:9464", "--log-level", "error")
-	if err := cmd.Start(); err != nil {
-		return c, err
-	}
-	defer func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		err = errors.Join(err, cmd.Wait())
-	}()
-	for end := time.Now().Add(20 * time.Second); !b.srv.Listens(9464); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			return c, errors.New("the agent does not listen")
-		}
-	}
-	time.Sleep(3 * time.Second) // what it does at its start is another matter
-	begin, at := time.Now(), time.Duration(0)
-	if at, err = cpuTime(cmd.Process.Pid); err != nil {
-		return c, err
-	}
-	time.Sleep(30 * b.phase) // the clock of a process has ticks of 10 ms
-	end, err := cpuTime(cmd.Process.Pid)
+	stop, pid, err := b.startAgent(ctx, program, dir, fmt.Sprintf("rules:\n  - name: many\n    ports: [%s]\n", strings.Join(ports, ", ")))
 	if err != nil {
 		return c, err
 	}
-	c.CPU = (end - at).Seconds() / time.Since(begin).Seconds()
-	if c.ResidentM, err = resident(cmd.Process.Pid); err != nil {
-		return c, err
-	}
-	c.MapsM, err = mapMemory(cmd.Process.Pid)
+	defer func() { err = errors.Join(err, stop()) }()
+	time.Sleep(3 * time.Second) // what it does at its start is another matter
+	c.CPU, c.ResidentM, c.MapsM, err = b.taken(pid)
 	return c, err
 }
 

@@ -90,7 +90,14 @@ func (b *bench) refusal(ctx context.Context, r *Report) error {
 		return err
 	}
 	other, err := b.compare("refusals/s, nft reject / closed port", 0, refused(port+2), refused(port+1))
-	r.put(ratio, other)
+	if err := errors.Join(err, lower()); err != nil {
+		return err
+	}
+	if lower, err = gate.Connlimit(ctx, b.srv, port+2); err != nil {
+		return err
+	}
+	third, err := b.compare("refusals/s, iptables connlimit / closed port", 0, refused(port+2), refused(port+1))
+	r.put(ratio, other, third)
 	return errors.Join(err, lower())
 }
 

@@ -3,7 +3,7 @@
 // to a JSON file, and a table to standard output. It needs root, makes its own
 // network namespaces and ends what it starts.
 //
-//	go run ./bench/cost [-short] [-only programs,churn,kept-alive,refusal,agent] [-o bench/results/cost.json]
+//	go run ./bench/cost [-short] [-only programs,churn,kept-alive,light,refusal,agent,scale] [-o bench/results/cost.json]
 package main
 
 import (
@@ -12,9 +12,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -37,13 +39,21 @@ func main() {
 		}
 		return
 	}
-	short := flag.Bool("short", false, "fewer pairs: under a minute, for a first look")
-	only := flag.String("only", "", "`parts` to measure, with commas: programs, churn, kept-alive, refusal, agent; the results of the others are kept")
-	out := flag.String("o", "bench/results/cost.json", "`file` for the results")
+	if len(os.Args) > 2 && (os.Args[1] == holdServerVerb || os.Args[1] == holdClientVerb) {
+		if err := holdMain(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	short := flag.Bool("short", false, "fewer pairs, and less of them: under two minutes, for a first look")
+	only := flag.String("only", "", "`parts` to measure, with commas: programs, churn, kept-alive, light, refusal, agent, scale; the results of the others are kept")
+	out := flag.String("o", "bench/results/cost.json", "`file` for the results; a picture goes beside it")
+	again := flag.Bool("draw", false, "only draw the results again")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx, *short, *only, *out)
+	err := run(ctx, *short, *again, *only, *out)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -57,7 +67,9 @@ type Report struct {
 	Programs []Program      `json:"programs"`
 	Ratios   []Ratio        `json:"ratios"`
 
+	Light  []Light     `json:"light"`
 	Agents []AgentCost `json:"agents"`
+	Scale  []Scale     `json:"scale"`
 }
 
 // part is one of those that can be measured by themselves.
@@ -70,22 +82,28 @@ var parts = []part{
 	{"programs", "time of each program", (*bench).programs},
 	{"churn", "connect and close", (*bench).churn},
 	{"kept-alive", "requests on kept-alive connections", (*bench).keepAlive},
+	{"light", "requests at a rate that keeps nobody waiting", (*bench).light},
 	{"refusal", "time to a refusal", (*bench).refusal},
 	{"agent", "the agent itself", (*bench).agents},
+	{"scale", "many connections and many networks", (*bench).scale},
 }
 
-func run(ctx context.Context, short bool, only, out string) (err error) {
+func run(ctx context.Context, short, again bool, only, out string) (err error) {
 	var r Report
 	chosen, err := choose(only)
 	if err != nil {
 		return err
 	}
-	if only != "" {
+	picture := strings.TrimSuffix(out, ".json") + ".png"
+	if only != "" || again {
 		if err := report.Read(out, &r); err != nil {
 			return err
 		}
 	}
-	b := bench{pairs: 24, phase: 500 * time.Millisecond}
+	if again {
+		return drawPicture(r, picture)
+	}
+	b := bench{short: short, pairs: 24, phase: 500 * time.Millisecond, cpus: runtime.NumCPU(), held: make(map[netip.Addr]bool)}
 	if short {
 		b.pairs, b.phase = 6, 300*time.Millisecond
 	}
@@ -110,6 +128,9 @@ func run(ctx context.Context, short bool, only, out string) (err error) {
 		}
 	}
 	if err := report.Write(out, r); err != nil {
+		return err
+	}
+	if err := drawPicture(r, picture); err != nil {
 		return err
 	}
 	return r.table(os.Stdout)
@@ -153,6 +174,11 @@ func (r Report) table(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%.3f\t%.3f to %.3f\t%d\t%s\n", q.Name, q.Median, q.Lower, q.Upper, q.Pairs, goal(q.Goal, ">= %.2f"))
 	}
 	fmt.Fprintf(t, "\t\t\t\t\n")
+	fmt.Fprintf(t, "requests, 1000 a second, with\tp50\tp99\tCPU of each\t\n")
+	for _, l := range r.Light {
+		fmt.Fprintf(t, "%s\t%.0f us\t%.0f us\t%.0f us\t\n", l.With, l.P50, l.P99, l.CPU)
+	}
+	fmt.Fprintf(t, "\t\t\t\t\n")
 	fmt.Fprintf(t, "agent with targets\tof a core\tresident\tmaps\tgoals\n")
 	for _, a := range r.Agents {
 		goals := ""
@@ -160,6 +186,11 @@ func (r Report) table(w io.Writer) error {
 			goals = fmt.Sprintf("<= %.0f %%, <= %.0f MiB", 100*a.CPUGoal, a.RSSGoal)
 		}
 		fmt.Fprintf(t, "%d\t%.1f %%\t%.0f MiB\t%.0f MiB\t%s\n", a.Targets, 100*a.CPU, a.ResidentM, a.MapsM, goals)
+	}
+	fmt.Fprintf(t, "\t\t\t\t\n")
+	fmt.Fprintf(t, "at a full port, with\trefused SYN\tof a core\tresident\tmaps\n")
+	for _, s := range r.Scale {
+		fmt.Fprintf(t, "%d %s\t%.0f ns\t%.1f %%\t%.0f MiB\t%.0f MiB\n", s.Number, s.What, s.Refusal, 100*s.CPU, s.Resident, s.Maps)
 	}
 	return t.Flush()
 }

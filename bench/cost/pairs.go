@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -27,6 +28,9 @@ type bench struct {
 	state    string
 	pairs    int
 	phase    time.Duration
+	cpus     int
+	short    bool                // leave out what takes long
+	held     map[netip.Addr]bool // addresses that clients who stay have already
 }
 
 // Ratio compares two ways of doing the same, measured in turn.

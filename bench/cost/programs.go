@@ -75,11 +75,11 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 		if err != nil {
 			return err
 		}
-		before, err := programStats()
+		before, err := programStats(os.Getpid())
 		if err == nil {
 			err = job.run()
 		}
-		after, err2 := programStats()
+		after, err2 := programStats(os.Getpid())
 		if err := errors.Join(err, err2, a.Remove()); err != nil {
 			return err
 		}
@@ -97,10 +97,10 @@ func (b *bench) programs(ctx context.Context, r *Report) (err error) {
 
 type runStats struct{ runs, ns uint64 }
 
-// programStats reads the statistics of headgate's programs that this process has:
-// other agents of the host have some of the same names.
-func programStats() (map[string]runStats, error) {
-	ids, err := ownPrograms()
+// programStats reads the statistics of headgate's programs that a process has: other
+// agents of the host have some of the same names.
+func programStats(pid int) (map[string]runStats, error) {
+	ids, err := programsOf(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -128,9 +128,9 @@ func programStats() (map[string]runStats, error) {
 	return stats, nil
 }
 
-// ownPrograms returns the programs that this process has open, or has links to.
-func ownPrograms() (map[ebpf.ProgramID]bool, error) {
-	const dir = "/proc/self/fdinfo"
+// programsOf returns the programs that a process has open, or has links to.
+func programsOf(pid int) (map[ebpf.ProgramID]bool, error) {
+	dir := fmt.Sprintf("/proc/%d/fdinfo", pid)
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

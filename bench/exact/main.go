@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,12 +37,13 @@ const (
 
 func main() {
 	short := flag.Bool("short", false, "less of everything, for a first look")
-	out := flag.String("o", "bench/results", "`directory` for exact.json")
+	out := flag.String("o", "bench/results", "`directory` for exact.json and exact.png")
 	table := flag.Bool("table", false, "only print exact.json as Markdown")
+	again := flag.Bool("draw", false, "only draw exact.json again")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx, *short, *table, filepath.Join(*out, "exact.json"))
+	err := run(ctx, *short, *table, *again, filepath.Join(*out, "exact.json"))
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "exact:", err)
@@ -111,13 +113,19 @@ type plan struct {
 	churn  int
 }
 
-func run(ctx context.Context, short, table bool, file string) error {
+func run(ctx context.Context, short, table, again bool, file string) error {
+	picture := strings.TrimSuffix(file, ".json") + ".png"
 	var r Report
-	if table {
+	if table || again {
 		if err := report.Read(file, &r); err != nil {
 			return err
 		}
+	}
+	switch {
+	case table:
 		return r.markdown(os.Stdout)
+	case again:
+		return drawPicture(r, picture)
 	}
 	r = Report{Machine: report.ThisMachine("HAProxy", "nft"), Short: short, Limit: limit}
 	p := plan{bursts: 10, flood: 5 * time.Second, churn: 10_000}
@@ -127,7 +135,7 @@ func run(ctx context.Context, short, table bool, file string) error {
 	if err := measure(ctx, p, &r); err != nil {
 		return err
 	}
-	if err := report.Write(file, r); err != nil {
+	if err := errors.Join(report.Write(file, r), drawPicture(r, picture)); err != nil {
 		return err
 	}
 	return r.markdown(os.Stdout)

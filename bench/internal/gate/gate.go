@@ -61,6 +61,21 @@ func nft(ctx context.Context, h *lab.Host, match string) (Lower, error) {
 	return func() error { return run(context.Background(), "delete table inet "+table+"\n") }, nil
 }
 
+// Connlimit has the connlimit of iptables refuse what comes to a port: it lets in none.
+func Connlimit(ctx context.Context, h *lab.Host, port int) (Lower, error) {
+	rule := func(ctx context.Context, do string) error {
+		args := strings.Fields(fmt.Sprintf("-w %s INPUT -p tcp --syn --dport %d -m connlimit --connlimit-above 0 --connlimit-mask 0 -j REJECT --reject-with tcp-reset", do, port))
+		if out, err := h.Command(ctx, "iptables", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("iptables (apt-get install iptables): %w: %s", err, out)
+		}
+		return nil
+	}
+	if err := rule(ctx, "-A"); err != nil {
+		return nil, err
+	}
+	return func() error { return rule(context.Background(), "-D") }, nil
+}
+
 // HAProxy is a proxy in front of a port.
 type HAProxy struct {
 	Port    int           // where it listens
