@@ -136,7 +136,8 @@ bench-check: ## Compare a few ratios with those under bench/results, in most of 
 
 .PHONY: pictures
 pictures: build ## Draw the pictures of the documents anew, of real runs of a quarter of an hour (root)
-	$(SUDO) bin/headgate demo -o json | $(GO) run ./tools/picture > docs/img/demo.png
+	$(SUDO) bin/headgate demo -o json > bench/results/demo.json
+	$(GO) run ./tools/picture < bench/results/demo.json > docs/img/demo.png
 	$(SUDO) $(GO) run ./tools/screenshot > docs/img/top.png
 	$(SUDO) $(GO) test -count 1 -timeout 20m -run TestPageUnderLoad ./internal/e2e -pictures $(CURDIR)/docs/img
 

@@ -7,8 +7,11 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"headgate/bench/internal/gate"
 )
 
 // acceptVerb is the first argument of a process that accepts and closes.
@@ -33,7 +36,10 @@ func (b *bench) churn(ctx context.Context, r *Report) (err error) {
 	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
 		return fmt.Errorf("server that accepts and closes: %w", err)
 	}
-	measure := func(ctx context.Context) (float64, error) { return b.perSecond(ctx, 8, b.connector) }
+	through := func(port uint16) func(context.Context) (float64, error) {
+		return func(ctx context.Context) (float64, error) { return b.perSecond(ctx, 8, b.connector(port)) }
+	}
+	measure := through(port)
 	const name = "connects/s"
 	subject, err := b.toggle(ctx, name, b.headgate(), 0.97, measure)
 	if err != nil {
@@ -43,8 +49,23 @@ func (b *bench) churn(ctx context.Context, r *Report) (err error) {
 	if err != nil {
 		return err
 	}
+	dir, err := os.MkdirTemp("", "haproxy-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	lower, err := gate.HAProxy{Port: proxyPort, Behind: port, MaxConn: 1000, Queue: time.Second}.Start(ctx, b.srv, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lower()) }()
+	third, err := b.compare(name+", through / without HAProxy", 0,
+		func() (float64, error) { return through(proxyPort)(ctx) }, func() (float64, error) { return measure(ctx) })
+	if err != nil {
+		return err
+	}
 	control, err := b.noise(ctx, name, measure)
-	r.put(subject, other, control)
+	r.put(subject, other, third, control)
 	return err
 }
 
@@ -82,11 +103,13 @@ func acceptAndClose() error {
 	return err // the threads in accept(2) end with the process
 }
 
-func (b *bench) connector() (do func() error, done func(), err error) {
-	return func() error { return connectOnce(b.srv.Addr4) }, func() {}, nil
+func (b *bench) connector(port uint16) func() (do func() error, done func(), err error) {
+	return func() (do func() error, done func(), err error) {
+		return func() error { return connectOnce(b.srv.Addr4, port) }, func() {}, nil
+	}
 }
 
-func connectOnce(to netip.Addr) error {
+func connectOnce(to netip.Addr, port uint16) error {
 	fd, err := connect(to, port)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)

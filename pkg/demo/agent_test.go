@@ -69,7 +69,7 @@ func saves(t *testing.T, server, algorithm string) {
 	}
 	r, err := demo.Run(t.Context(), demo.Options{
 		Start: start, Server: server, Live: t.Output(),
-		WarmUp: 2 * time.Second, Phase: 9 * time.Second, Settle: 4 * time.Second,
+		WarmUp: 2 * time.Second, Phase: 6 * time.Second, Settle: 3 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
