@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
+
 	"headgate/pkg/config"
 	"headgate/pkg/history"
 )

@@ -14,9 +14,10 @@ const (
 	calmSpans     = 5    // spans without a refusal that bring the burst back
 	burstTime     = 0.45 // s that more than the limit may be in flight in a burst
 	queueing      = 0.7  // baseline over round trip below which a queue stands
-	lessDone      = 0.65 // of what was done with twice as much in flight: no queue's doing
 	deepQueue     = 0.5  // and below which it is deep; also the least factor on the limit
 	noQueue       = 0.8  // and from which on it is gone
+	longUnits     = 3    // baselines that a unit takes of a target that seems slow
+	lessDone      = 0.65 // of what was done with twice as much in flight: no queue's doing
 	minHeadroom   = 0.1
 	minGrowth     = 2 // units a window, at full headroom
 )
@@ -249,7 +250,7 @@ func (g *Guarded) learnFall(w window, r, x float64, press bool) {
 	case f.rate == 0 || w.inFlight > f.inFlight:
 		*f = fall{inFlight: w.inFlight, rate: x, slow: f.slow}
 	case 2*w.inFlight <= f.inFlight:
-		*f = fall{inFlight: w.inFlight, rate: x, slow: r > 3*g.baseline && x < lessDone*f.rate}
+		*f = fall{inFlight: w.inFlight, rate: x, slow: r > longUnits*g.baseline && x < lessDone*f.rate}
 	}
 }
 
