@@ -126,6 +126,10 @@ BENCHFLAGS ?=
 bench-overload: ## Overload nginx, PostgreSQL and redis, with several limiters in front, in 10 minutes (root)
 	$(GO) run ./bench/overload $(BENCHFLAGS)
 
+.PHONY: bench-overload-pool
+bench-overload-pool: ## The same with PostgreSQL behind a pool of connections, in 3 minutes (root)
+	$(GO) run ./bench/overload -only postgres-pool $(BENCHFLAGS)
+
 .PHONY: bench-exact
 bench-exact: ## Measure how well nft, HAProxy and headgate keep a limit (root)
 	$(GO) run ./bench/exact $(BENCHFLAGS)

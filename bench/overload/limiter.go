@@ -24,6 +24,7 @@ type limiter struct {
 	proxied   bool // clients go to the proxy's port
 	inProcess bool // the server is started with it
 	adaptive  bool // finds its limit itself
+	pooled    bool // only where connections are kept
 	raise     func(ctx context.Context, s *stage, sub subject, limit int, service time.Duration) (gate.Lower, error)
 }
 
@@ -65,6 +66,17 @@ var limiters = []limiter{
 		},
 	},
 	adaptive(guarded, "guarded", "all defaults"),
+	{
+		Name: "headgate guarded, requests", adaptive: true, pooled: true,
+		says: func(int) string { return "unit request; who is over waits for a service time at most" },
+		raise: func(_ context.Context, s *stage, _ subject, _ int, service time.Duration) (gate.Lower, error) {
+			return headgate(s, func(r *config.Rule) {
+				gate.Algorithm("guarded")(r)
+				r.Unit = config.UnitRequest
+				r.Hold.MaxWait = service
+			})
+		},
+	},
 	adaptive("headgate gradient2", "gradient2", "all defaults"),
 	adaptive("headgate blog", "blog", "defaults without its warm-up of a minute"),
 }
@@ -76,6 +88,19 @@ func adaptive(name, algorithm, says string) limiter {
 			return headgate(s, gate.Algorithm(algorithm))
 		},
 	}
+}
+
+// of says whether a limiter is measured with that server, by a plan.
+func (l limiter) of(sub subject, p plan) bool {
+	switch {
+	case l.inProcess:
+		return sub.guarded != nil
+	case l.pooled:
+		return sub.pool > 0
+	case l.adaptive && l.Name != guarded:
+		return sub.pool == 0 && !p.onlyTheDefault
+	}
+	return true
 }
 
 func headgate(s *stage, set func(*config.Rule)) (gate.Lower, error) {

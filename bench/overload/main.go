@@ -3,7 +3,7 @@
 // who are answered wait. Each kind of server is measured in one run, with a load
 // generator that does not wait for answers.
 //
-//	go run ./bench/overload [-short] [-only nginx,postgres,redis] [-o bench/results]
+//	go run ./bench/overload [-short] [-only nginx,postgres,redis,postgres-pool] [-o bench/results]
 //	go run ./bench/overload -table       # what the file of results says, as Markdown
 //	go run ./bench/overload -check       # in seconds: are the ratios still what they were?
 //
@@ -43,7 +43,7 @@ func main() {
 	}
 	var o options
 	flag.BoolVar(&o.short, "short", false, "fewer and shorter loads, for a first look: under two minutes")
-	flag.StringVar(&o.only, "only", "", "`servers` to measure, with commas; the results of the others are kept")
+	flag.StringVar(&o.only, "only", "nginx,postgres,redis", "`servers` to measure, with commas, of these and postgres-pool; the results of the others are kept")
 	flag.StringVar(&o.out, "o", "bench/results", "`directory` for overload.json and overload.png")
 	flag.BoolVar(&o.table, "table", false, "only print overload.json as Markdown")
 	flag.BoolVar(&o.draw, "draw", false, "only draw overload.json again")
@@ -108,9 +108,6 @@ func run(ctx context.Context, o options) error {
 }
 
 func choose(names string) ([]subject, error) {
-	if names == "" {
-		return subjects, nil
-	}
 	var chosen []subject
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(subjects, func(s subject) bool { return s.Name == name })
@@ -166,7 +163,7 @@ func measure(ctx context.Context, s *stage, sub subject) (out Server, err error)
 	if err != nil {
 		return out, err
 	}
-	out.Capacity, out.ServiceSeconds, out.BoundSeconds = capacity, service.Seconds(), 5*service.Seconds()
+	out.Capacity, out.ServiceSeconds, out.BoundSeconds = capacity, service.Seconds(), services*service.Seconds()
 	progress("carries %.0f a second, one alone takes %.1f ms", capacity, 1e3*out.ServiceSeconds)
 	if err := s.search(ctx, sub, &out); err != nil {
 		return out, fmt.Errorf("looking for the best static limit: %w", err)
@@ -174,7 +171,7 @@ func measure(ctx context.Context, s *stage, sub subject) (out Server, err error)
 	progress("the best static limit is %d", out.Static)
 
 	for _, l := range limiters {
-		if l.inProcess && sub.guarded == nil || s.plan.onlyTheDefault && l.adaptive && l.Name != guarded {
+		if !l.of(sub, s.plan) {
 			continue
 		}
 		if err := h.have(ctx, l.inProcess); err != nil {

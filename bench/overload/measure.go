@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -36,7 +34,11 @@ type plan struct {
 	onlyTheDefault bool // of headgate's algorithms
 }
 
-const patience = time.Second // of a client
+const (
+	patience = time.Second            // of a client
+	pause    = 100 * time.Millisecond // of a pool that could not open a connection
+	services = 5                      // within so many service times an answer is good
+)
 
 // full and short are the whole measurement and a first look.
 var (
@@ -59,34 +61,25 @@ func (s *stage) target(l limiter) netip.AddrPort {
 	return netip.AddrPortFrom(s.srv.Addr4, port)
 }
 
-// say is one exchange on a connection of its own.
-func (s *stage) say(ctx context.Context, to netip.AddrPort, turns []load.Turn) error {
+// begin is the begin of a connection of a client.
+func (s *stage) begin(ctx context.Context, to netip.AddrPort, sub subject) (c *load.Session, err error) {
+	err = s.cli.Do(func() error {
+		c, err = load.Dial(ctx, netip.Addr{}, to, sub.login...)
+		return err
+	})
+	return c, err
+}
+
+// visit is one request on a connection of its own.
+func (s *stage) visit(ctx context.Context, sub subject) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", to.String())
+	c, err := s.begin(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	part := make([]byte, 4096)
-	for _, t := range turns {
-		if _, err := c.Write(t.Send); err != nil {
-			return err
-		}
-		var answer []byte
-		for len(answer) < len(t.Begin) || !t.Ends(answer) {
-			n, err := c.Read(part)
-			if answer = append(answer, part[:n]...); !t.Begins(answer) {
-				return fmt.Errorf("an answer that begins with %.60q", answer)
-			}
-			if err != nil && (err != io.EOF || !t.Ends(answer)) {
-				return err
-			}
-		}
-	}
-	return nil
+	return c.Say(sub.ask)
 }
 
 // closed has so many clients that each wait for an answer before they ask
@@ -94,13 +87,23 @@ func (s *stage) say(ctx context.Context, to netip.AddrPort, turns []load.Turn) e
 func (s *stage) closed(ctx context.Context, sub subject, clients int, d time.Duration) (took []time.Duration, perSecond float64, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+	ask := func() error { return s.visit(ctx, sub) }
 	begin := time.Now()
 	for range clients {
 		wg.Go(func() {
-			failure := s.cli.Do(func() error {
+			failure := func() error {
+				ask := ask
+				if sub.pool > 0 {
+					c, err := s.begin(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub)
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					ask = func() error { return c.Say(sub.ask) }
+				}
 				for time.Since(begin) < d {
 					asked := time.Now()
-					if err := s.say(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub.turns); err != nil {
+					if err := ask(); err != nil {
 						return err
 					}
 					mu.Lock()
@@ -108,7 +111,7 @@ func (s *stage) closed(ctx context.Context, sub subject, clients int, d time.Dur
 					mu.Unlock()
 				}
 				return nil
-			})
+			}()
 			mu.Lock()
 			err = errors.Join(err, failure)
 			mu.Unlock()
@@ -142,40 +145,47 @@ func (s *stage) calibrate(ctx context.Context, sub subject) (service time.Durati
 // calm waits until a server answers as one that has nothing else to do, three
 // times in a row.
 func (s *stage) calm(ctx context.Context, sub subject, within time.Duration) error {
-	return s.cli.Do(func() error {
-		var last error
-		good := 0
-		for end := time.Now().Add(15 * time.Second); time.Now().Before(end); {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			asked := time.Now()
-			last = s.say(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub.turns)
-			if took := time.Since(asked); last == nil && took > within {
-				last = fmt.Errorf("alone a request takes %v, more than %v", took, within)
-			}
-			if last != nil {
-				good = 0
-				time.Sleep(20 * time.Millisecond)
-				continue
-			}
-			if good++; good == 3 {
-				return nil
-			}
+	var last error
+	good := 0
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		return fmt.Errorf("the server does not come to rest: %w", last)
-	})
+		asked := time.Now()
+		last = s.visit(ctx, sub)
+		if took := time.Since(asked); last == nil && took > within {
+			last = fmt.Errorf("alone a request takes %v, more than %v", took, within)
+		}
+		if last != nil {
+			good = 0
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		if good++; good == 3 {
+			return nil
+		}
+	}
+	return fmt.Errorf("the server does not come to rest: %w", last)
 }
 
 // send offers a load from outside, and returns what the clients got.
-func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals) (*load.Recorder, error) {
+func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals, service time.Duration) (*load.Recorder, error) {
 	var rec load.Recorder
-	err := s.cli.Do(func() error {
-		return load.Run(ctx, load.Config{
-			Target: s.target(l), Arrivals: arrivals, Sources: s.sources, Turns: sub.turns,
-			Timeout: patience, MaxOutstanding: 16_000,
-		}, rec.Record)
-	})
+	var err error
+	if sub.pool > 0 {
+		p := load.Pool{
+			Open: func(ctx context.Context) (*load.Session, error) { return s.begin(ctx, s.target(l), sub) },
+			Max:  sub.pool, Pause: pause, Acquire: 2 * service, Timeout: patience,
+		}
+		err = p.Run(ctx, arrivals, []load.Turn{sub.ask}, rec.Record)
+	} else {
+		err = s.cli.Do(func() error {
+			return load.Run(ctx, load.Config{
+				Target: s.target(l), Arrivals: arrivals, Sources: s.sources, Turns: append(slices.Clone(sub.login), sub.ask),
+				Timeout: patience, MaxOutstanding: 16_000,
+			}, rec.Record)
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +198,7 @@ func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.
 // offer measures one load, after a moment of it that is not looked at.
 func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64, d, bound time.Duration) (load.Summary, error) {
 	lead := min(s.plan.lead, d)
-	rec, err := s.send(ctx, l, sub, load.Poisson(uint64(rate), load.Step{Rate: rate, For: lead + d}))
+	rec, err := s.send(ctx, l, sub, load.Poisson(uint64(rate), load.Step{Rate: rate, For: lead + d}), bound/services)
 	if err != nil {
 		return load.Summary{}, err
 	}
@@ -265,7 +275,7 @@ func (s *stage) settle(ctx context.Context, l limiter, sub subject, out *Server,
 	for range s.plan.steps {
 		steps = append(steps, load.Step{Rate: 0.5 * out.Capacity, For: s.plan.calm}, load.Step{Rate: 1.4 * out.Capacity, For: s.plan.step})
 	}
-	rec, err := s.send(ctx, l, sub, load.Poisson(7, steps...))
+	rec, err := s.send(ctx, l, sub, load.Poisson(7, steps...), seconds(out.ServiceSeconds))
 	if err != nil {
 		return nil, err
 	}

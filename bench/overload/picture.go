@@ -16,14 +16,15 @@ import (
 )
 
 var strokes = map[string]picture.Stroke{
-	noLimiter:            {Color: picture.Grey, Width: 1.5, Glyph: draw.CrossGlyph{}},
-	static:               {Color: picture.Black, Dashes: []vg.Length{2, 2}, Width: 1.5, Glyph: draw.PlusGlyph{}},
-	"nft":                {Color: picture.Orange, Dashes: []vg.Length{6, 3}, Width: 1.5, Glyph: draw.SquareGlyph{}},
-	"HAProxy":            {Color: picture.Green, Dashes: []vg.Length{8, 2, 2, 2}, Width: 1.5, Glyph: draw.TriangleGlyph{}},
-	"in-process":         {Color: picture.Purple, Dashes: []vg.Length{4, 2}, Width: 1.5, Glyph: draw.RingGlyph{}},
-	guarded:              {Color: picture.Blue, Width: 3, Glyph: draw.CircleGlyph{}},
-	"headgate gradient2": {Color: picture.Vermilion, Width: 1.5, Glyph: draw.PyramidGlyph{}},
-	"headgate blog":      {Color: picture.SkyBlue, Width: 1.5, Glyph: draw.BoxGlyph{}},
+	noLimiter:                    {Color: picture.Grey, Width: 1.5, Glyph: draw.CrossGlyph{}},
+	static:                       {Color: picture.Black, Dashes: []vg.Length{2, 2}, Width: 1.5, Glyph: draw.PlusGlyph{}},
+	"nft":                        {Color: picture.Orange, Dashes: []vg.Length{6, 3}, Width: 1.5, Glyph: draw.SquareGlyph{}},
+	"HAProxy":                    {Color: picture.Green, Dashes: []vg.Length{8, 2, 2, 2}, Width: 1.5, Glyph: draw.TriangleGlyph{}},
+	"in-process":                 {Color: picture.Purple, Dashes: []vg.Length{4, 2}, Width: 1.5, Glyph: draw.RingGlyph{}},
+	guarded:                      {Color: picture.Blue, Width: 3, Glyph: draw.CircleGlyph{}},
+	"headgate gradient2":         {Color: picture.Vermilion, Width: 1.5, Glyph: draw.PyramidGlyph{}},
+	"headgate guarded, requests": {Color: picture.Blue, Dashes: []vg.Length{3, 3}, Width: 1.5, Glyph: draw.RingGlyph{}},
+	"headgate blog":              {Color: picture.SkyBlue, Width: 1.5, Glyph: draw.BoxGlyph{}},
 }
 
 // drawPicture draws goodput and p99 of each kind of server over the load.

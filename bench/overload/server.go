@@ -29,8 +29,13 @@ type subject struct {
 	Says string
 
 	http  bool
-	turns []load.Turn // what a client says, on a connection of its own
+	login []load.Turn // begins a connection
+	ask   load.Turn   // is a request
 	start func(context.Context, *stage) (stop func() error, err error)
+
+	// pool is how many connections the clients keep at most, for all requests; 0:
+	// each request has one of its own.
+	pool int
 
 	// restarts: what is left of an overload without a limit would keep it busy
 	// long after, and it is soon started anew.
@@ -45,7 +50,7 @@ var subjects = []subject{
 		Name: "nginx", Says: fmt.Sprintf("in front of an HTTP server with %d workers of %v that slows down by %.0f %% for each further %d inside",
 			workers, work, 100*contention, workers),
 		http: true, restarts: true,
-		turns: []load.Turn{{Send: load.Get("/"), Begin: "HTTP/1.1 2", End: "ok\n"}},
+		ask: load.Turn{Send: load.Get("/"), Begin: "HTTP/1.1 2", End: "ok\n"},
 		start: func(ctx context.Context, s *stage) (func() error, error) {
 			upstream, err := s.srv.StartServer(ctx, upstreamSpec)
 			if err != nil {
@@ -63,21 +68,11 @@ var subjects = []subject{
 	},
 	{
 		Name: "postgres", Says: "a new connection for each query, which sorts nothing and counts 60,000 rows; max_connections 100",
-		turns: []load.Turn{
-			load.PostgresLogin(),
-			load.PostgresQuery("SELECT count(*) FROM generate_series(1, 60000)"),
-		},
-		start: func(ctx context.Context, s *stage) (func() error, error) {
-			db, err := s.srv.StartPostgres(ctx, port, 100)
-			if err != nil {
-				return nil, err
-			}
-			return db.Stop, nil
-		},
+		login: []load.Turn{load.PostgresLogin()}, ask: count, start: startPostgres,
 	},
 	{
 		Name: "redis", Says: "a Lua script of some milliseconds, a new connection for each", restarts: true,
-		turns: []load.Turn{load.RedisCommand(":1", "EVAL", busy, "0")},
+		ask: load.RedisCommand(":1", "EVAL", busy, "0"),
 		start: func(ctx context.Context, s *stage) (func() error, error) {
 			db, err := s.srv.StartRedis(ctx, port)
 			if err != nil {
@@ -86,6 +81,22 @@ var subjects = []subject{
 			return db.Stop, nil
 		},
 	},
+	{
+		Name: "postgres-pool", Says: fmt.Sprintf("the query of postgres, on connections that are kept in a pool, 90 at most; max_connections %d", maxConnections),
+		login: []load.Turn{load.PostgresLogin()}, ask: count, start: startPostgres, pool: 90,
+	},
+}
+
+var count = load.PostgresQuery("SELECT count(*) FROM generate_series(1, 60000)")
+
+const maxConnections = 100
+
+func startPostgres(ctx context.Context, s *stage) (func() error, error) {
+	db, err := s.srv.StartPostgres(ctx, port, maxConnections)
+	if err != nil {
+		return nil, err
+	}
+	return db.Stop, nil
 }
 
 var upstreamSpec = backend.Spec{

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -41,54 +38,13 @@ func (s *site) addAddresses(t *testing.T) {
 	}
 }
 
-// session is a connection of a client.
-type session struct {
-	net.Conn
-	buf    []byte
-	answer []byte // to what was said last
-}
-
 // begin connects, from an address or any, and logs in.
-func (s *site) begin(ctx context.Context, from netip.Addr) (*session, error) {
-	var d net.Dialer
-	if from.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-	}
-	c := &session{buf: make([]byte, 4096)}
-	err := s.cli.Do(func() (err error) {
-		c.Conn, err = d.DialContext(ctx, "tcp", s.to.String())
+func (s *site) begin(ctx context.Context, from netip.Addr) (c *load.Session, err error) {
+	err = s.cli.Do(func() (err error) {
+		c, err = load.Dial(ctx, from, s.to, s.login...)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = c.SetDeadline(deadline)
-	}
-	if err := c.say(s.login...); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
-}
-
-// say goes through turns of a dialogue.
-func (c *session) say(turns ...load.Turn) error {
-	for _, t := range turns {
-		if _, err := c.Write(t.Send); err != nil {
-			return err
-		}
-		c.answer = c.answer[:0]
-		for len(c.answer) < len(t.Begin) || !t.Ends(c.answer) {
-			n, err := c.Read(c.buf)
-			if c.answer = append(c.answer, c.buf[:n]...); !t.Begins(c.answer) {
-				return fmt.Errorf("an answer that begins with %.60q", c.answer)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return c, err
 }
 
 // visit is one request of a client who comes for that alone.
@@ -98,7 +54,7 @@ func (s *site) visit(ctx context.Context, from netip.Addr, ask load.Turn) error 
 		return err
 	}
 	defer c.Close()
-	return c.say(ask)
+	return c.Say(ask)
 }
 
 // alone returns how long a request takes when there is no other one. The first
@@ -168,18 +124,23 @@ func (s *site) offer(t *testing.T, times float64, d, lead, bound time.Duration) 
 		}
 		rec.Record(r)
 	}
+	var err error
 	if s.pool > 0 {
-		s.pooled(ctx, arrivals, record)
+		p := load.Pool{
+			Open: func(ctx context.Context) (*load.Session, error) { return s.begin(ctx, netip.Addr{}) },
+			Max:  s.pool, Pause: time.Millisecond, Acquire: patience, Timeout: patience,
+		}
+		err = p.Run(ctx, arrivals, []load.Turn{s.ask}, record)
 	} else {
-		err := s.cli.Do(func() error {
+		err = s.cli.Do(func() error {
 			return load.Run(ctx, load.Config{
 				Target: s.to, Arrivals: arrivals, Sources: s.sources,
 				Turns: append(slices.Clone(s.login), s.ask), Timeout: patience,
 			}, record)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	cancel()
 	beside.Wait()
@@ -192,70 +153,6 @@ func (s *site) offer(t *testing.T, times float64, d, lead, bound time.Duration) 
 		m.refusal = refusals[len(refusals)/2]
 	}
 	return m
-}
-
-// pooled has each request sent on a connection of a pool: one that is free, a
-// new one while there are not too many, or the first that becomes free.
-func (s *site) pooled(ctx context.Context, arrivals load.Arrivals, record func(load.Result)) {
-	free, slots := make(chan *session, s.pool), make(chan struct{}, s.pool)
-	var all sync.WaitGroup
-	begin := time.Now()
-	for at, ok := arrivals(); ok; at, ok = arrivals() {
-		time.Sleep(time.Until(begin.Add(at)))
-		all.Go(func() {
-			ctx, cancel := context.WithDeadline(ctx, begin.Add(at+patience))
-			defer cancel()
-			err := s.onPool(ctx, free, slots)
-			record(load.Result{At: at, Latency: time.Since(begin.Add(at)), Outcome: outcome(err)})
-		})
-	}
-	all.Wait()
-	close(free)
-	for c := range free {
-		_ = c.Close()
-	}
-}
-
-func (s *site) onPool(ctx context.Context, free chan *session, slots chan struct{}) (err error) {
-	var c *session
-	select {
-	case c = <-free:
-	default:
-		select {
-		case c = <-free:
-		case slots <- struct{}{}:
-			if c, err = s.begin(ctx, netip.Addr{}); err != nil {
-				<-slots
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	deadline, _ := ctx.Deadline()
-	_ = c.SetDeadline(deadline)
-	if err := c.say(s.ask); err != nil {
-		<-slots
-		return errors.Join(err, c.Close())
-	}
-	free <- c
-	return nil
-}
-
-// outcome classes how a request ended.
-func outcome(err error) load.Outcome {
-	var late net.Error
-	switch {
-	case err == nil:
-		return load.Answered
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return load.Refused
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF):
-		return load.Reset
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
-		return load.TimedOut
-	}
-	return load.Failed
 }
 
 // checks are health checks.

@@ -28,7 +28,7 @@ var pooled = recipe{
 func TestPool(t *testing.T) {
 	cfg, s := pooled.site(t)
 	alone := s.alone(t)
-	pool := make([]*session, 90)
+	pool := make([]*load.Session, 90)
 	for i := range pool {
 		pool[i] = s.connect(t)
 	}
@@ -51,22 +51,22 @@ func TestPool(t *testing.T) {
 
 	// The holder of a row has no request under way when others take all the slots
 	// to wait for the row.
-	holdUp := func(pool []*session, lockTimeout string) (took time.Duration, commit error) {
+	holdUp := func(pool []*load.Session, lockTimeout string) (took time.Duration, commit error) {
 		holder := s.connect(t)
-		if err := holder.say(command("BEGIN", 'T'), command("UPDATE hot SET n = n + 1", 'T')); err != nil {
+		if err := holder.Say(command("BEGIN", 'T'), command("UPDATE hot SET n = n + 1", 'T')); err != nil {
 			t.Fatal(err)
 		}
 		var others sync.WaitGroup
 		defer others.Wait()
 		for _, c := range pool {
-			if err := c.say(command("SET lock_timeout = '"+lockTimeout+"'", 'I')); err != nil {
+			if err := c.Say(command("SET lock_timeout = '"+lockTimeout+"'", 'I')); err != nil {
 				t.Fatal(err)
 			}
-			others.Go(func() { _ = c.say(s.ask) })
+			others.Go(func() { _ = c.Say(s.ask) })
 		}
 		time.Sleep(50 * time.Millisecond)
 		begin := time.Now()
-		commit = holder.say(command("COMMIT", 'I'))
+		commit = holder.Say(command("COMMIT", 'I'))
 		return time.Since(begin), commit
 	}
 	wait := cfg.Rules[0].Hold.MaxWait
@@ -80,7 +80,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-func (s *site) connect(t *testing.T) *session {
+func (s *site) connect(t *testing.T) *load.Session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -96,7 +96,7 @@ func (s *site) connect(t *testing.T) *session {
 // closed has all clients of a pool ask again as soon as they have an answer, and
 // returns how many answers there were a second, and how many of their sessions
 // were active at once, by the server's own count.
-func (s *site) closed(t *testing.T, pool []*session) (rate float64, active int) {
+func (s *site) closed(t *testing.T, pool []*load.Session) (rate float64, active int) {
 	t.Helper()
 	const d = 600 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -106,7 +106,7 @@ func (s *site) closed(t *testing.T, pool []*session) (rate float64, active int) 
 	for _, c := range pool {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if err := c.say(s.ask); err != nil {
+				if err := c.Say(s.ask); err != nil {
 					t.Error(err)
 					return
 				}
@@ -124,7 +124,7 @@ func (s *site) closed(t *testing.T, pool []*session) (rate float64, active int) 
 	defer observer.Close()
 	_ = observer.SetDeadline(time.Now().Add(10 * time.Second))
 	for ctx.Err() == nil {
-		n, err := observer.number(fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND client_addr <> '%s'", checker.Addr()))
+		n, err := number(observer, fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND client_addr <> '%s'", checker.Addr()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,13 +142,13 @@ func command(text string, state byte) load.Turn {
 }
 
 // number asks PostgreSQL for one number.
-func (c *session) number(query string) (int, error) {
-	if err := c.say(load.PostgresQuery(query)); err != nil {
+func number(c *load.Session, query string) (int, error) {
+	if err := c.Say(load.PostgresQuery(query)); err != nil {
 		return 0, err
 	}
 	// Messages: a type, a length that counts itself, and what they say. Of a
 	// DataRow that is the number of columns, and a length before each.
-	for m := c.answer; len(m) >= 5; {
+	for m := c.Answer(); len(m) >= 5; {
 		length := int(binary.BigEndian.Uint32(m[1:])) + 1
 		if length > len(m) {
 			break
@@ -158,5 +158,5 @@ func (c *session) number(query string) (int, error) {
 		}
 		m = m[length:]
 	}
-	return 0, fmt.Errorf("no row in the answer %q", c.answer)
+	return 0, fmt.Errorf("no row in the answer %q", c.Answer())
 }

@@ -154,7 +154,7 @@ func startMariaDB(t *testing.T, h *lab.Host, port int) (inside func() int) {
 		statements = append(statements, fmt.Sprintf("INSERT INTO shop.hot VALUES (%d, 0)", row))
 	}
 	for _, text := range statements {
-		if err := c.say(load.MySQLStatement(text)); err != nil {
+		if err := c.Say(load.MySQLStatement(text)); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
