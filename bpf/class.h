@@ -51,11 +51,45 @@ static __always_inline __s32 guarantee(struct policy *p, __u32 class, __u32 limi
 }
 
 /*
- * The limit is another one than before, and so is each part. What a class has
- * beyond its own part now counts in the free one, or the other way. Each step
- * moves units from one number to another, and takes before it gives. Called
- * before anything is asked of the parts, not from there: the stack of all calls
- * together is short.
+ * Moves what a class has beyond its own part, which is most now, into the free
+ * one, or the other way. Each step moves units from one number to another, and
+ * takes before it gives. False: another CPU was faster. Not static, so that it is
+ * verified but once, and not for each class.
+ */
+__noinline int class_fit(struct parts *cs, __u32 class, __s32 most)
+{
+	struct class_state *c;
+	__s32 own, free, n;
+
+	if (!cs)
+		return false;
+	c = class_of(cs, class);
+	own = c->own;
+	free = c->free;
+	if (own > most) {
+		n = own - most;
+		__sync_fetch_and_add(&cs->free, n);
+		if (__sync_val_compare_and_swap(&c->own, own, most) == own) {
+			__sync_fetch_and_add(&c->free, n);
+			return true;
+		}
+		__sync_fetch_and_add(&cs->free, -n);
+		return false;
+	}
+	if (own < most && free > 0) {
+		n = most - own < free ? most - own : free;
+		if (__sync_val_compare_and_swap(&c->free, free, free - n) != free)
+			return false;
+		__sync_fetch_and_add(&c->own, n);
+		__sync_fetch_and_add(&cs->free, -n);
+	}
+	return true;
+}
+
+/*
+ * The limit is another one than before, and so is each part. Called before
+ * anything is asked of the parts, not from there: the stack of all calls together
+ * is short.
  */
 __noinline int class_balance(__u32 target, __u32 limit)
 {
@@ -74,30 +108,11 @@ __noinline int class_balance(__u32 target, __u32 limit)
 		return 0;
 #pragma clang loop unroll(disable)
 	for (i = CLASS_OTHERS; i < CLASSES; i++) {
-		struct class_state *c = &cs->class[i];
-		__s32 own = c->own, most = guarantee(p, i, limit), n;
+		__s32 most = guarantee(p, i, limit);
 
 		room -= most;
-		if (own > most) {
-			n = own - most;
-			__sync_fetch_and_add(&cs->free, n);
-			if (__sync_val_compare_and_swap(&c->own, own, most) == own) {
-				__sync_fetch_and_add(&c->free, n);
-			} else {
-				__sync_fetch_and_add(&cs->free, -n);
-				complete = false;
-			}
-		} else if (own < most && c->free > 0) {
-			__s32 free = c->free;
-
-			n = most - own < free ? most - own : free;
-			if (__sync_val_compare_and_swap(&c->free, free, free - n) == free) {
-				__sync_fetch_and_add(&c->own, n);
-				__sync_fetch_and_add(&cs->free, -n);
-			} else {
-				complete = false;
-			}
-		}
+		if (!class_fit(cs, i, most))
+			complete = false;
 	}
 	cs->room = room;
 	/* Or another CPU has begun to do this for another limit: the next one does it again. */

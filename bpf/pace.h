@@ -34,6 +34,28 @@ static __always_inline __u64 next_slot(struct target_conf *conf, __u64 last, __u
 	return slot > earliest ? slot : earliest;
 }
 
+#define PACE_TOO_FAR ~0ULL
+#define PACE_TAKEN (PACE_TOO_FAR - 1)
+
+/*
+ * Takes the next slot of a schedule, and returns it; PACE_TOO_FAR: it lies
+ * further ahead than max_wait; PACE_TAKEN: another CPU was faster. Not static,
+ * so that it is verified but once, and not for each way and turn that leads here.
+ */
+__noinline __u64 take_pace_slot(struct target_conf *conf, struct target_state *st, __u64 now,
+				__u64 max_wait)
+{
+	__u64 last, slot;
+
+	if (!conf || !st)
+		return PACE_TOO_FAR;
+	last = st->paced;
+	slot = next_slot(conf, last, now);
+	if (slot > now && slot - now > max_wait)
+		return PACE_TOO_FAR;
+	return __sync_val_compare_and_swap(&st->paced, last, slot) == last ? slot : PACE_TAKEN;
+}
+
 /*
  * Takes the next slot of the schedule. Sets *release to it where it lies ahead
  * and to 0 where the arrival may pass at once. False: it lies further ahead
@@ -42,7 +64,7 @@ static __always_inline __u64 next_slot(struct target_conf *conf, __u64 last, __u
 static __always_inline bool pace(struct target_conf *conf, struct target_state *st, __u64 now,
 				 __u64 max_wait, __u32 mine, __u64 *release)
 {
-	__u64 last, slot;
+	__u64 slot;
 	int i;
 
 	*release = 0;
@@ -51,15 +73,14 @@ static __always_inline bool pace(struct target_conf *conf, struct target_state *
 	forget_slots(st, now, mine);
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
-		last = st->paced;
-		slot = next_slot(conf, last, now);
-		if (slot > now && slot - now > max_wait)
-			return false;
-		if (__sync_val_compare_and_swap(&st->paced, last, slot) == last) {
-			if (slot > now)
-				*release = slot;
-			return true;
-		}
+		slot = take_pace_slot(conf, st, now, max_wait);
+		if (slot == PACE_TAKEN)
+			continue;
+		if (slot == PACE_TOO_FAR)
+			break;
+		if (slot > now)
+			*release = slot;
+		return true;
 	}
 	return false;
 }

@@ -47,13 +47,18 @@ static __always_inline void take_slot(struct target_state *st, __u32 tick, __u64
 	note_peak(st, tick, in_flight(was) + 1);
 }
 
-/* Takes a slot unless limit are taken, or, for a newcomer, somebody waits. */
-static __always_inline bool try_take_slot(struct target_state *st, __u32 tick, __u32 limit,
-					  bool newcomer)
+/*
+ * Takes a slot unless limit are taken, or, for a newcomer, somebody waits. These
+ * are not static, so that their loops are verified but once, and not for each
+ * way that leads here.
+ */
+__noinline int try_take_slot(struct target_state *st, __u32 tick, __u32 limit, bool newcomer)
 {
 	__u64 was;
 	int i;
 
+	if (!st)
+		return false;
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		was = st->units;
@@ -68,11 +73,13 @@ static __always_inline bool try_take_slot(struct target_state *st, __u32 tick, _
 }
 
 /* The same for one that has a place among those that wait, and gives it up for the slot. */
-static __always_inline bool try_turn(struct target_state *st, __u32 tick, __u32 limit, bool first)
+__noinline int try_turn(struct target_state *st, __u32 tick, __u32 limit, bool first)
 {
 	__u64 was;
 	int i;
 
+	if (!st)
+		return false;
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		was = st->units;
@@ -100,11 +107,13 @@ static __always_inline void wake(__u32 target)
 }
 
 /* A place among those that wait, unless max wait already. */
-static __always_inline bool try_wait(struct target_state *st, __u32 max)
+__noinline int try_wait(struct target_state *st, __u32 max)
 {
 	__u64 was;
 	int i;
 
+	if (!st)
+		return false;
 #pragma clang loop unroll(disable)
 	for (i = 0; i < TRIES; i++) {
 		was = st->units;
