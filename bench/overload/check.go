@@ -61,13 +61,13 @@ func check(ctx context.Context, s *stage, r Report) (err error) {
 		}
 		defer func() { err = errors.Join(err, lower()) }()
 		// What is adaptive finds its limit first, as in the whole measurement.
-		if _, err := s.offer(ctx, l, sub, checkedLoad*capacity, time.Second, services*service); err != nil {
+		if _, _, err := s.offer(ctx, l, sub, checkedLoad*capacity, time.Second, service); err != nil {
 			return 0, 0, err
 		}
 		if err := s.calm(ctx, sub, 3*service); err != nil {
 			return 0, 0, err
 		}
-		sum, err := s.offer(ctx, l, sub, checkedLoad*capacity, full.point, services*service)
+		sum, _, err := s.offer(ctx, l, sub, checkedLoad*capacity, full.point, service)
 		return sum.Goodput(), sum.P99Seconds / service.Seconds(), err
 	}
 	var goodputs, waits []float64

@@ -67,6 +67,19 @@ var limiters = []limiter{
 	},
 	adaptive(guarded, "guarded", "all defaults"),
 	{
+		Name: "headgate 8 by request", pooled: true,
+		says: func(int) string {
+			return "as the recipe for pools: a fixed limit of 8 requests; who is over waits for a second at most"
+		},
+		raise: func(_ context.Context, s *stage, _ subject, _ int, _ time.Duration) (gate.Lower, error) {
+			return headgate(s, func(r *config.Rule) {
+				gate.Fixed(8)(r)
+				r.Unit = config.UnitRequest
+				r.Hold.MaxWait = time.Second
+			})
+		},
+	},
+	{
 		Name: "headgate guarded, requests", adaptive: true, pooled: true,
 		says: func(int) string { return "unit request; who is over waits for a service time at most" },
 		raise: func(_ context.Context, s *stage, _ subject, _ int, service time.Duration) (gate.Lower, error) {
@@ -90,15 +103,17 @@ func adaptive(name, algorithm, says string) limiter {
 	}
 }
 
-// of says whether a limiter is measured with that server, by a plan.
-func (l limiter) of(sub subject, p plan) bool {
+// measuredWith says whether a limiter is measured with that server, by a plan.
+// Of the adaptive ones only the default is where connections are kept: none has
+// a hold on those that are there.
+func (l limiter) measuredWith(sub subject, p plan) bool {
 	switch {
-	case l.inProcess:
-		return sub.guarded != nil
 	case l.pooled:
 		return sub.pool > 0
-	case l.adaptive && l.Name != guarded:
-		return sub.pool == 0 && !p.onlyTheDefault
+	case l.adaptive && l.Name != guarded && (p.onlyTheDefault || sub.pool > 0):
+		return false
+	case l.inProcess:
+		return sub.guarded != nil
 	}
 	return true
 }

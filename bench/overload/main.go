@@ -163,7 +163,7 @@ func measure(ctx context.Context, s *stage, sub subject) (out Server, err error)
 	if err != nil {
 		return out, err
 	}
-	out.Capacity, out.ServiceSeconds, out.BoundSeconds = capacity, service.Seconds(), services*service.Seconds()
+	out.Capacity, out.ServiceSeconds, out.BoundSeconds = capacity, service.Seconds(), goodWithin*service.Seconds()
 	progress("carries %.0f a second, one alone takes %.1f ms", capacity, 1e3*out.ServiceSeconds)
 	if err := s.search(ctx, sub, &out); err != nil {
 		return out, fmt.Errorf("looking for the best static limit: %w", err)
@@ -171,7 +171,7 @@ func measure(ctx context.Context, s *stage, sub subject) (out Server, err error)
 	progress("the best static limit is %d", out.Static)
 
 	for _, l := range limiters {
-		if !l.of(sub, s.plan) {
+		if !l.measuredWith(sub, s.plan) {
 			continue
 		}
 		if err := h.have(ctx, l.inProcess); err != nil {
@@ -199,15 +199,19 @@ func (s *stage) limited(ctx context.Context, l limiter, sub subject, h *holder, 
 	}
 	defer func() { err = errors.Join(err, lower()) }()
 	// What is adaptive has seen an ordinary moment before.
-	if _, err := s.offer(ctx, l, sub, 0.5*out.Capacity, s.plan.calm, seconds(out.BoundSeconds)); err != nil {
+	if _, _, err := s.offer(ctx, l, sub, 0.5*out.Capacity, s.plan.calm, seconds(out.ServiceSeconds)); err != nil {
 		return r, err
 	}
 	for _, factor := range s.plan.factors {
-		sum, err := s.offer(ctx, l, sub, factor*out.Capacity, s.plan.point, seconds(out.BoundSeconds))
+		sum, use, err := s.offer(ctx, l, sub, factor*out.Capacity, s.plan.point, seconds(out.ServiceSeconds))
 		if err != nil {
 			return r, fmt.Errorf("at %g times the capacity: %w", factor, err)
 		}
-		r.Points = append(r.Points, Point{Factor: factor, Summary: sum})
+		p := Point{Factor: factor, Summary: sum}
+		if sub.pool > 0 {
+			p.Pool = &use
+		}
+		r.Points = append(r.Points, p)
 		if l.Name == noLimiter && sub.restarts {
 			err = errors.Join(h.stop(), h.have(ctx, false))
 		}

@@ -35,9 +35,10 @@ type plan struct {
 }
 
 const (
-	patience = time.Second            // of a client
-	pause    = 100 * time.Millisecond // of a pool that could not open a connection
-	services = 5                      // within so many service times an answer is good
+	patience   = time.Second            // of a client
+	pause      = 100 * time.Millisecond // of a pool that could not open a connection
+	acquire    = 2                      // for so many service times a client of a pool waits for a free connection
+	goodWithin = 5                      // so many service times an answer is good
 )
 
 // full and short are the whole measurement and a first look.
@@ -61,7 +62,7 @@ func (s *stage) target(l limiter) netip.AddrPort {
 	return netip.AddrPortFrom(s.srv.Addr4, port)
 }
 
-// begin is the begin of a connection of a client.
+// begin connects, from the network namespace of the clients, and logs in.
 func (s *stage) begin(ctx context.Context, to netip.AddrPort, sub subject) (c *load.Session, err error) {
 	err = s.cli.Do(func() error {
 		c, err = load.Dial(ctx, netip.Addr{}, to, sub.login...)
@@ -94,12 +95,17 @@ func (s *stage) closed(ctx context.Context, sub subject, clients int, d time.Dur
 			failure := func() error {
 				ask := ask
 				if sub.pool > 0 {
-					c, err := s.begin(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub)
+					within, cancel := context.WithTimeout(ctx, patience)
+					defer cancel()
+					c, err := s.begin(within, netip.AddrPortFrom(s.srv.Addr4, port), sub)
 					if err != nil {
 						return err
 					}
 					defer c.Close()
-					ask = func() error { return c.Say(sub.ask) }
+					ask = func() error {
+						_ = c.SetDeadline(time.Now().Add(patience))
+						return c.Say(sub.ask)
+					}
 				}
 				for time.Since(begin) < d {
 					asked := time.Now()
@@ -169,15 +175,14 @@ func (s *stage) calm(ctx context.Context, sub subject, within time.Duration) err
 }
 
 // send offers a load from outside, and returns what the clients got.
-func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals, service time.Duration) (*load.Recorder, error) {
-	var rec load.Recorder
-	var err error
+func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals, service time.Duration) (rec *load.Recorder, use load.PoolUse, err error) {
+	rec = new(load.Recorder)
 	if sub.pool > 0 {
 		p := load.Pool{
 			Open: func(ctx context.Context) (*load.Session, error) { return s.begin(ctx, s.target(l), sub) },
-			Max:  sub.pool, Pause: pause, Acquire: 2 * service, Timeout: patience,
+			Max:  sub.pool, Pause: pause, Acquire: acquire * service, Timeout: patience,
 		}
-		err = p.Run(ctx, arrivals, []load.Turn{sub.ask}, rec.Record)
+		use, err = p.Run(ctx, arrivals, []load.Turn{sub.ask}, rec.Record)
 	} else {
 		err = s.cli.Do(func() error {
 			return load.Run(ctx, load.Config{
@@ -187,22 +192,22 @@ func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.
 		})
 	}
 	if err != nil {
-		return nil, err
+		return nil, use, err
 	}
 	if c := rec.Counts(); c.Unsent > 0 {
-		return nil, fmt.Errorf("the load generator did not keep up: %d requests were not sent", c.Unsent)
+		return nil, use, fmt.Errorf("the load generator did not keep up: %d of %d requests were not sent", c.Unsent, c.Arrived)
 	}
-	return &rec, nil
+	return rec, use, nil
 }
 
 // offer measures one load, after a moment of it that is not looked at.
-func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64, d, bound time.Duration) (load.Summary, error) {
+func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64, d, service time.Duration) (load.Summary, load.PoolUse, error) {
 	lead := min(s.plan.lead, d)
-	rec, err := s.send(ctx, l, sub, load.Poisson(uint64(rate), load.Step{Rate: rate, For: lead + d}), bound/services)
+	rec, use, err := s.send(ctx, l, sub, load.Poisson(uint64(rate), load.Step{Rate: rate, For: lead + d}), service)
 	if err != nil {
-		return load.Summary{}, err
+		return load.Summary{}, use, err
 	}
-	return rec.Summarize(lead, lead+d, bound), nil
+	return rec.Summarize(lead, lead+d, goodWithin*service), use, nil
 }
 
 // search looks for the static limit with the most goodput at once and five times
@@ -224,7 +229,7 @@ func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
 			factor float64
 			all    *[]float64
 		}{{1, &out.Search[at].At1}, {5, &out.Search[at].At5}} {
-			sum, err := s.offer(ctx, static, sub, load.factor*out.Capacity, s.plan.candidate, seconds(out.BoundSeconds))
+			sum, _, err := s.offer(ctx, static, sub, load.factor*out.Capacity, s.plan.candidate, seconds(out.ServiceSeconds))
 			if err != nil {
 				return err
 			}
@@ -239,7 +244,9 @@ func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
 	}
 	tried := slices.SortedFunc(slices.Values(out.Search), func(a, b Candidate) int { return cmp.Compare(b.goodput(), a.goodput()) })
 	best, second := tried[0].Limit, tried[1].Limit
-	again := []int{second, max(best*10/14, 1), best, best * 14 / 10}
+	again := []int{second, max(min(best-1, best*10/14), 1), best, max(best+1, best*14/10)}
+	slices.Sort(again)
+	again = slices.Compact(again)
 	for range 2 {
 		for _, limit := range again {
 			if err := try(limit); err != nil {
@@ -275,7 +282,7 @@ func (s *stage) settle(ctx context.Context, l limiter, sub subject, out *Server,
 	for range s.plan.steps {
 		steps = append(steps, load.Step{Rate: 0.5 * out.Capacity, For: s.plan.calm}, load.Step{Rate: 1.4 * out.Capacity, For: s.plan.step})
 	}
-	rec, err := s.send(ctx, l, sub, load.Poisson(7, steps...), seconds(out.ServiceSeconds))
+	rec, _, err := s.send(ctx, l, sub, load.Poisson(7, steps...), seconds(out.ServiceSeconds))
 	if err != nil {
 		return nil, err
 	}

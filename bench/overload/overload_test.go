@@ -74,7 +74,7 @@ func TestPicture(t *testing.T) {
 				if sum.Answered = sum.Good; i == 0 && f > 1 {
 					sum = load.Summary{Seconds: 1}
 				}
-				result.Points = append(result.Points, Point{f, sum})
+				result.Points = append(result.Points, Point{Factor: f, Summary: sum})
 			}
 			s.Limiters = append(s.Limiters, result)
 		}

@@ -23,6 +23,7 @@ var strokes = map[string]picture.Stroke{
 	"in-process":                 {Color: picture.Purple, Dashes: []vg.Length{4, 2}, Width: 1.5, Glyph: draw.RingGlyph{}},
 	guarded:                      {Color: picture.Blue, Width: 3, Glyph: draw.CircleGlyph{}},
 	"headgate gradient2":         {Color: picture.Vermilion, Width: 1.5, Glyph: draw.PyramidGlyph{}},
+	"headgate 8 by request":      {Color: picture.Purple, Dashes: []vg.Length{2, 4}, Width: 1.5, Glyph: draw.PyramidGlyph{}},
 	"headgate guarded, requests": {Color: picture.Blue, Dashes: []vg.Length{3, 3}, Width: 1.5, Glyph: draw.RingGlyph{}},
 	"headgate blog":              {Color: picture.SkyBlue, Width: 1.5, Glyph: draw.BoxGlyph{}},
 }
@@ -59,7 +60,7 @@ func drawPicture(r Report, file string) error {
 		}
 		plots = append(plots, []*plot.Plot{goodput, p99})
 	}
-	const legend = 40
+	const legend = 58
 	height := vg.Length(len(plots))*3.1*vg.Inch + legend
 	c := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(12*vg.Inch, height), vgimg.UseDPI(110))}
 	page := draw.New(c)

@@ -23,7 +23,7 @@ type Server struct {
 
 	// Measured with a closed loop, without a limiter, before the others.
 	Capacity       float64 `json:"capacity_per_second"`
-	ServiceSeconds float64 `json:"service_seconds"` // of one client alone, with its connection
+	ServiceSeconds float64 `json:"service_seconds"` // of one client alone; with its connection, where each request has one
 	BoundSeconds   float64 `json:"bound_seconds"`   // within which an answer is good
 
 	// Search is how the best static limit was found.
@@ -65,6 +65,7 @@ type Limiter struct {
 type Point struct {
 	Factor float64 `json:"factor"`
 	load.Summary
+	Pool *load.PoolUse `json:"pool,omitempty"` // where connections are kept
 }
 
 // limiter returns the results of that name, nil for none.

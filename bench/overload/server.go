@@ -68,7 +68,7 @@ var subjects = []subject{
 	},
 	{
 		Name: "postgres", Says: "a new connection for each query, which sorts nothing and counts 60,000 rows; max_connections 100",
-		login: []load.Turn{load.PostgresLogin()}, ask: count, start: startPostgres,
+		login: []load.Turn{load.PostgresLogin()}, ask: count(60_000), start: startPostgres,
 	},
 	{
 		Name: "redis", Says: "a Lua script of some milliseconds, a new connection for each", restarts: true,
@@ -82,12 +82,15 @@ var subjects = []subject{
 		},
 	},
 	{
-		Name: "postgres-pool", Says: fmt.Sprintf("the query of postgres, on connections that are kept in a pool, 90 at most; max_connections %d", maxConnections),
-		login: []load.Turn{load.PostgresLogin()}, ask: count, start: startPostgres, pool: 90,
+		Name: "postgres-pool", Says: fmt.Sprintf("on connections that are kept in a pool, 90 at most; a query counts 240,000 rows; max_connections %d", maxConnections),
+		login: []load.Turn{load.PostgresLogin()}, ask: count(240_000), start: startPostgres, pool: 90,
 	},
 }
 
-var count = load.PostgresQuery("SELECT count(*) FROM generate_series(1, 60000)")
+// count is a query that keeps a process busy, in proportion to rows.
+func count(rows int) load.Turn {
+	return load.PostgresQuery(fmt.Sprintf("SELECT count(*) FROM generate_series(1, %d)", rows))
+}
 
 const maxConnections = 100
 

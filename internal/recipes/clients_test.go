@@ -115,12 +115,9 @@ func (s *site) offer(t *testing.T, times float64, d, lead, bound time.Duration) 
 	arrivals := load.Poisson(7, load.Step{Rate: times * s.capacity, For: lead + d})
 	var rec load.Recorder
 	var refusals []time.Duration
-	var mu sync.Mutex
 	record := func(r load.Result) {
 		if r.Outcome == load.Refused || r.Outcome == load.Reset {
-			mu.Lock()
 			refusals = append(refusals, r.Latency)
-			mu.Unlock()
 		}
 		rec.Record(r)
 	}
@@ -130,7 +127,7 @@ func (s *site) offer(t *testing.T, times float64, d, lead, bound time.Duration) 
 			Open: func(ctx context.Context) (*load.Session, error) { return s.begin(ctx, netip.Addr{}) },
 			Max:  s.pool, Pause: time.Millisecond, Acquire: patience, Timeout: patience,
 		}
-		err = p.Run(ctx, arrivals, []load.Turn{s.ask}, record)
+		_, err = p.Run(ctx, arrivals, []load.Turn{s.ask}, record)
 	} else {
 		err = s.cli.Do(func() error {
 			return load.Run(ctx, load.Config{

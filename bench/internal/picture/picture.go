@@ -51,17 +51,31 @@ type Named struct {
 	Stroke Stroke
 }
 
-// Key says in one row, at the foot of a canvas, what strokes mean.
+// Key says at the foot of a canvas what strokes mean, in as few rows as they
+// need.
 func Key(c draw.Canvas, all []Named) {
 	style := draw.TextStyle{Color: Black, Font: font.From(plot.DefaultFont, 12), Handler: plot.DefaultTextHandler}
-	x, y := c.Min.X, c.Min.Y+14
+	const gap, rowHeight = 14, 18
+	width := func(n Named) vg.Length { return 28 + style.Width(n.Name) + gap }
+	rows := [][]Named{nil}
+	x := c.Min.X
 	for _, n := range all {
-		c.StrokeLine2(n.Stroke.Line(), x, y, x+24, y)
-		if n.Stroke.Glyph != nil {
-			c.DrawGlyph(n.Stroke.Points(), vg.Point{X: x + 12, Y: y})
+		if x > c.Min.X && x+width(n)-gap > c.Max.X {
+			rows, x = append(rows, nil), c.Min.X
 		}
-		c.FillText(style, vg.Point{X: x + 28, Y: y - 4}, n.Name)
-		x += 28 + style.Width(n.Name) + 14
+		rows[len(rows)-1] = append(rows[len(rows)-1], n)
+		x += width(n)
+	}
+	for i, row := range rows {
+		x, y := c.Min.X, c.Min.Y+14+vg.Length(len(rows)-1-i)*rowHeight
+		for _, n := range row {
+			c.StrokeLine2(n.Stroke.Line(), x, y, x+24, y)
+			if n.Stroke.Glyph != nil {
+				c.DrawGlyph(n.Stroke.Points(), vg.Point{X: x + 12, Y: y})
+			}
+			c.FillText(style, vg.Point{X: x + 28, Y: y - 4}, n.Name)
+			x += width(n)
+		}
 	}
 }
 

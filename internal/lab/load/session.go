@@ -51,7 +51,10 @@ func (s *Session) Say(turns ...Turn) error {
 			if s.answer = append(s.answer, s.buf[:n]...); !t.Begins(s.answer) {
 				return fmt.Errorf("an answer that begins with %.60q", s.answer)
 			}
-			if err != nil && (err != io.EOF || !t.Ends(s.answer)) {
+			if err == io.EOF && len(s.answer) > 0 {
+				return io.ErrUnexpectedEOF
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -62,17 +65,15 @@ func (s *Session) Say(turns ...Turn) error {
 // Answer is what came last. It is good until the next Say.
 func (s *Session) Answer() []byte { return s.answer }
 
-// OutcomeOf is how a request ended that a [Session] has said, or tried to.
-func OutcomeOf(err error) Outcome {
+// outcomeOf is how a request ended that was said, or tried to be.
+func outcomeOf(err error) Outcome {
 	var late net.Error
 	switch {
 	case err == nil:
 		return Answered
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return Refused
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF):
 		return Reset
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
+	case errors.As(err, &late) && late.Timeout():
 		return TimedOut
 	}
 	return Failed
