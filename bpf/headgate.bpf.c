@@ -58,7 +58,7 @@ int headgate_admit(struct bpf_sk_lookup *ctx)
 	key.target = *target;
 	conf = conf_of(key.target);
 	st = state_of(key.target);
-	if (!conf || !st || conf->flags & TARGET_REQUEST)
+	if (!conf || !st || conf->flags & TARGET_REQUEST || ctx->ingress_ifindex == NOT_A_PACKET)
 		return SK_PASS;
 
 	key.remote_port = ctx->remote_port;

@@ -9,6 +9,13 @@
 
 #include "admit.h"
 
+/*
+ * The device that the agent names when it ends a connection (pkg/scope); there is
+ * none of this number. In place of one that is gone the kernel looks for its
+ * listener, and nobody has come for a slot.
+ */
+#define NOT_A_PACKET 0xffffffff
+
 /* The pace is kept to the nanosecond, everything else to the timer tick. */
 static __always_inline __u64 clock_for(struct target_conf *conf)
 {

@@ -17,6 +17,11 @@ var ErrCannotDestroy = errors.New("this kernel cannot end connections (CONFIG_IN
 // sockDestroy is SOCK_DESTROY of linux/sock_diag.h.
 const sockDestroy = 21
 
+// noDevice is no device's index. A socket that is bound to none is found by any, and
+// by this one the programs know that no packet has come (NOT_A_PACKET in bpf/syn.h):
+// in place of a connection that is gone the kernel looks for its listener.
+const noDevice = ^uint32(0)
+
 // Connection is a TCP connection as its server's host sees it.
 type Connection struct {
 	Client, Server netip.AddrPort
@@ -83,7 +88,11 @@ func destroyRequest(c Connection) []byte {
 	binary.BigEndian.PutUint16(id[2:], c.Client.Port())
 	copy(id[4:20], server.AsSlice())
 	copy(id[20:36], client.AsSlice())
-	binary.NativeEndian.PutUint32(id[36:], c.Device)
+	device := c.Device
+	if device == 0 {
+		device = noDevice
+	}
+	binary.NativeEndian.PutUint32(id[36:], device)
 	binary.NativeEndian.PutUint32(id[40:], uint32(c.Cookie))
 	binary.NativeEndian.PutUint32(id[44:], uint32(c.Cookie>>32))
 	return b
