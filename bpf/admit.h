@@ -207,7 +207,7 @@ static __always_inline void reserve(struct target_conf *conf, struct target_stat
 {
 	struct pending p = {
 		.since = now,
-		.expires = now + ttl,
+		.expires = (now + ttl) & ~ANSWERED,
 		.cohort = conf->cohort_epoch,
 		.isn = isn,
 		.party = party,

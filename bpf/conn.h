@@ -403,6 +403,7 @@ static __always_inline void listener_open(struct bpf_sock_ops *ctx)
 	if (!st)
 		return;
 	st->defers = 0; /* until it is seen to */
+	listener_is_back(st);
 	__sync_fetch_and_add(&st->listens, 1);
 }
 

@@ -47,6 +47,9 @@
 #define KNOWN_TIME 600000000000ULL
 #define SHUN_TIME 10000000000ULL
 
+/* In the expiry of a reservation: the kernel has answered its SYN, and keeps the handshake. */
+#define ANSWERED 1ULL
+
 static __always_inline bool flooded(struct target_state *st, __u64 now)
 {
 	return now < st->flood_until;
@@ -177,17 +180,48 @@ static __always_inline bool flood_begins(__u32 target, struct target_conf *conf,
 	return true;
 }
 
+/*
+ * A server that restarts has no listener for a moment. Who comes meanwhile is reset,
+ * comes again, and leaves a reservation each time: to look at, a flood. Once the
+ * server listens these are in vain, and flood mode, if it is on for them, over. In
+ * a flood it begins again at once.
+ */
+static __always_inline void listener_is_back(struct target_state *st)
+{
+	__u64 now = bpf_ktime_get_coarse_ns(), *swept;
+	__u32 zero = 0;
+
+	st->listened = now;
+	st->crowd = 0;
+	if (flooded(st, now))
+		st->flood_until = now;
+	swept = bpf_map_lookup_elem(&sweeps, &zero);
+	if (swept)
+		*swept = 0; /* the next one need not wait */
+}
+
+/* From before, and not answered: an answer counts as later than any time. */
+static __always_inline bool in_vain(struct target_state *st, struct pending *p)
+{
+	return (p->since | p->expires << 63) < st->listened;
+}
+
 /* What a sweep finds of a reservation. */
 enum fate { KEPT, EXPIRED, FLOODED, FLOOD_BEGINS };
 
 /* In flood mode a slot is worth more than the reply that may still come. */
 static __noinline enum fate fate_of(__u32 target, struct pending *p, __u64 now)
 {
-	struct target_conf *conf = conf_of(target);
 	struct target_state *st = state_of(target);
 	bool expired = p->expires <= now;
+	struct target_conf *conf;
 
-	if (!conf || !st || (!expired && (__s64)(now - p->since) < (__s64)patience(st)))
+	if (!st)
+		return KEPT;
+	if (in_vain(st, p))
+		return EXPIRED;
+	conf = conf_of(target);
+	if (!conf || (!expired && (__s64)(now - p->since) < (__s64)patience(st)))
 		return KEPT;
 	if (flooded(st, now))
 		return FLOODED;

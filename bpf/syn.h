@@ -158,7 +158,7 @@ static __always_inline void syn_answered(struct bpf_sock_ops *ctx)
 	sockops_key(ctx, *id, &key);
 	p = bpf_map_lookup_elem(&pendings, &key);
 	if (p)
-		p->expires = bpf_ktime_get_coarse_ns() + RESERVATION_TTL;
+		p->expires = (bpf_ktime_get_coarse_ns() + RESERVATION_TTL) | ANSWERED;
 }
 
 /*

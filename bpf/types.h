@@ -84,6 +84,7 @@ struct target_state {
 	__u64 paced;      /* the pace slot given out last, ns; 0: none yet */
 	__u64 told;       /* tick (high half), refusals told the agent in it (low half) */
 	__u64 flood_until; /* until then it is in flood mode, ns */
+	__u64 listened;   /* when listen(2) was last called, ns; 0: not seen */
 	__u32 handshake;  /* a decaying maximum of their round trips, us */
 	__u32 crowd;      /* SYNs that found it full of late, while handshakes go on */
 	__u32 defers;     /* 1: its listener waits for clients to speak (TCP_DEFER_ACCEPT) */
@@ -170,7 +171,7 @@ struct pending_key {
 };
 
 struct pending {
-	__u64 expires; /* CLOCK_MONOTONIC, ns */
+	__u64 expires; /* CLOCK_MONOTONIC, ns; its lowest bit: see ANSWERED */
 	__u64 since;
 	__u32 cohort;  /* epoch that gathered when the SYN was admitted */
 	__u32 isn;     /* the SYN's sequence number, of one that a device has seen; else 0 */

@@ -90,6 +90,39 @@ func TestFloodBegins(t *testing.T) {
 	}
 }
 
+// Those that were not answered before their server listened are in vain then, and no
+// sign of a flood. Those that were answered have another listener.
+func TestFloodIsNoRestart(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		listened time.Duration // after the SYNs
+		answered bool
+		age      time.Duration
+		free     bool
+		flood    bool
+	}{
+		{"a restart", time.Millisecond, false, time.Second, true, false},
+		{"they came after it", 0, false, 2 * time.Millisecond, false, false},
+		{"one listener more in a flood", time.Millisecond, true, time.Second, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDoorman(t)
+			d.order(enforce(40))
+			d.fill(40)
+			since := monotonic(t) - c.age
+			expires := uint64(monotonic(t)+time.Minute) &^ 1
+			if c.answered {
+				expires |= 1
+			}
+			d.date(40, headgatePending{Since: uint64(since), Expires: expires})
+			change(d, headgateMapStates, func(st *headgateTargetState) { st.Listened = uint64(since + c.listened) })
+			if got := d.admits("198.51.100.1:1"); got != c.free || d.flooded() != c.flood {
+				t.Errorf("admitted %v, flood mode %v; want %v, %v", got, d.flooded(), c.free, c.flood)
+			}
+		})
+	}
+}
+
 // A limit that falls below what is in flight makes no flood of a handshake that
 // is late: nobody could have taken a slot above it.
 func TestFloodOfAFallenLimit(t *testing.T) {

@@ -298,6 +298,7 @@ type headgateTargetState struct {
 	Paced       uint64
 	Told        uint64
 	FloodUntil  uint64
+	Listened    uint64
 	Handshake   uint32
 	Crowd       uint32
 	Defers      uint32
