@@ -77,7 +77,7 @@ soak: ## For DURATION (10m), kills, hangs, reloads, floods and more at random un
 		$(GO) test -v -count 1 -timeout 24h -run '^TestSoak$$' ./internal/e2e
 
 .PHONY: test-kernels
-test-kernels: ## Run the kernel's part on Debian's kernels in emulated machines, each half an hour to an hour; KERNELS=trixie,sid for some
+test-kernels: ## Run the kernel's part on Debian's kernels in emulated machines, one a CPU, each an hour or more; KERNELS=trixie,sid for some
 	$(if $(ROOT),bash .ci/deps kernels)
 	$(GO) run ./tools/kernels $(if $(KERNELS),-debian $(KERNELS),-table docs/kernels.md)
 

@@ -115,7 +115,11 @@ func TestNoMemoryForARecord(t *testing.T) {
 	a := protect(t, srv, 10)
 	memory := func(bytes string) {
 		t.Helper()
-		if err := srv.Do(func() error { return os.WriteFile("/proc/sys/net/core/optmem_max", []byte(bytes), 0) }); err != nil {
+		err := srv.Do(func() error { return os.WriteFile("/proc/sys/net/core/optmem_max", []byte(bytes), 0) })
+		if errors.Is(err, os.ErrNotExist) {
+			t.Skip("optmem_max is the host's on this kernel, and not a network namespace's")
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"headgate/pkg/agent"
 	"headgate/pkg/loader"
@@ -125,18 +127,13 @@ func TestDevicesComeAndGo(t *testing.T) {
 // calling thread's namespace.
 func arrivePrograms(t *testing.T, device string) (n int) {
 	t.Helper()
-	dev, err := netlink.LinkByName(device)
+	ids, err := ingressPrograms(device)
 	if err != nil {
 		t.Errorf("%s: %v", device, err)
 		return 0
 	}
-	on, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		t.Errorf("%s: %v", device, err)
-		return 0
-	}
-	for _, at := range on.Programs {
-		p, err := ebpf.NewProgramFromID(at.ID)
+	for _, id := range ids {
+		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -147,6 +144,30 @@ func arrivePrograms(t *testing.T, device string) (n int) {
 		p.Close()
 	}
 	return n
+}
+
+// ingressPrograms are those of TCX, and of clsact, which is in its place where a
+// kernel has no TCX.
+func ingressPrograms(device string) (ids []ebpf.ProgramID, err error) {
+	dev, err := netlink.LinkByName(device)
+	if err != nil {
+		return nil, err
+	}
+	on, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+	if err == nil {
+		for _, p := range on.Programs {
+			ids = append(ids, p.ID)
+		}
+	} else if !errors.Is(err, unix.EINVAL) && !errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, err
+	}
+	filters, err := netlink.FilterList(dev, netlink.HANDLE_MIN_INGRESS)
+	for _, f := range filters {
+		if f, ok := f.(*netlink.BpfFilter); ok {
+			ids = append(ids, ebpf.ProgramID(f.Id))
+		}
+	}
+	return ids, err
 }
 
 func openFiles(t *testing.T) int {

@@ -18,6 +18,9 @@ import (
 // comersRate is how many connections a second these tests live under.
 const comersRate = 2000
 
+// longLease is one within which the next agent is there.
+func longLease() string { return lab.Allow(3 * time.Second).String() }
+
 // stayers is how many connections stay open all the time.
 const stayers = 50
 
@@ -65,7 +68,8 @@ func TestKilledUnderLoad(t *testing.T) {
 	lab.ForTest(t, "any")
 	program := buildAgent(t)
 	b := besiege(t)
-	p := runAgent(t, program, b.srv, openAndClosed, "--lease", "3s")
+	flags := []string{"--lease", longLease()}
+	p := runAgent(t, program, b.srv, openAndClosed, flags...)
 	b.watch(t)
 	ours := pinnedMaps(t)
 	for range 5 {
@@ -76,7 +80,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		if got := attachedPrograms(t, ours); !maps.Equal(got, whole) {
 			t.Errorf("attached after a kill: %v, want %v", got, whole)
 		}
-		p = runAgent(t, program, b.srv, openAndClosed, "--lease", "3s")
+		p = runAgent(t, program, b.srv, openAndClosed, flags...)
 		if got := attachedPrograms(t, ours); !maps.Equal(got, whole) {
 			t.Errorf("attached by the next agent: %v, want %v", got, whole)
 		}
@@ -123,7 +127,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	lab.ForTest(t, "any")
 	first, other := buildAgent(t), buildChanged(t)
 	b := besiege(t)
-	flags := []string{"--keep", "--lease", "3s"}
+	flags := []string{"--keep", "--lease", longLease()}
 	p := runAgent(t, first, b.srv, openAndClosed, flags...)
 	b.watch(t)
 	ours := pinnedMaps(t)

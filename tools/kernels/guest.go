@@ -17,11 +17,7 @@ import (
 //go:embed guest.sh
 var guestInit string
 
-// errNotBegun means that a guest died before anything of ours ran in it.
-var errNotBegun = errors.New("the guest did not come up")
-
 const (
-	begun         = "headgate-begun"
 	verdictPrefix = "headgate-verdict: "
 	factsPrefix   = "headgate-facts: "
 )
@@ -69,12 +65,15 @@ const commandLine = "panic=-1 quiet loglevel=2 mitigations=off random.trust_cpu=
 
 // boot runs a kernel on a file system until it ends, and passes on what it
 // says. It returns the facts that the guest has told, and an error unless its
-// verdict is that all is well; [errNotBegun].
+// verdict is that all is well.
 func (m machine) boot(ctx context.Context, k kernel, initrd string, out io.Writer) (facts string, err error) {
 	// Emulated in software: what the machine has of hardware for it may be none,
-	// or not work.
+	// or not work. The guest's clock is what its one CPU has done, a nanosecond an
+	// instruction, and jumps to the next timer while there is nothing to do: what
+	// a test finds does not depend on what else this machine does, and a guest
+	// that sleeps costs no time. More CPUs do not come up by such a clock.
 	args := append([]string{
-		"-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", fmt.Sprint(memory),
+		"-accel", "tcg", "-icount", "shift=0,sleep=off", "-cpu", "max", "-m", fmt.Sprint(memory),
 		"-kernel", k.image(), "-initrd", initrd,
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-serial", "stdio",
@@ -89,15 +88,11 @@ func (m machine) boot(ctx context.Context, k kernel, initrd string, out io.Write
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
-	verdict, up := "", false
+	verdict := ""
 	lines := bufio.NewScanner(console)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := strings.TrimRight(lines.Text(), "\r")
-		if line == begun {
-			up = true
-			continue
-		}
 		if f, ok := strings.CutPrefix(line, factsPrefix); ok {
 			facts = f
 			continue
@@ -113,8 +108,6 @@ func (m machine) boot(ctx context.Context, k kernel, initrd string, out io.Write
 	switch {
 	case verdict == "0":
 		return facts, err
-	case !up && ctx.Err() == nil:
-		return "", errors.Join(errNotBegun, err)
 	case verdict == "":
 		return facts, errors.Join(errors.New("the guest ended without a verdict"), err)
 	}

@@ -15,7 +15,6 @@ mount -t bpf bpf /sys/fs/bpf
 mount -t tmpfs -o mode=1777 tmp /tmp
 mount -t tmpfs run /run
 ln -s /proc/self/fd /dev/fd
-echo headgate-begun
 mkdir /dev/net && mknod /dev/net/tun c 10 200
 echo root:x:0:0::/root:/bin/sh >/etc/passwd
 ip link set lo up

@@ -14,7 +14,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -43,11 +45,11 @@ type options struct {
 func parse() (o options) {
 	flag.StringVar(&o.releases, "debian", "bookworm,trixie,sid", "`releases` of Debian whose newest kernels are taken")
 	flag.StringVar(&o.arch, "arch", "amd64", "`architecture` of the guests: amd64 or arm64")
-	flag.BoolVar(&o.core, "core", false, "run the part of the tests that takes less than a minute a kernel")
+	flag.BoolVar(&o.core, "core", false, "run the part of the tests that takes a minute or two a kernel")
 	flag.StringVar(&o.packages, "package", ".", "run the tests only of packages that match this `expression`; ^$ for none")
 	flag.StringVar(&o.tests, "run", "", "run these `tests`, as go test -run, instead of those chosen for guests")
 	flag.StringVar(&o.table, "table", "", "write what each kernel has into this `document`")
-	flag.DurationVar(&o.limit, "timeout", time.Hour, "most that one kernel may take")
+	flag.DurationVar(&o.limit, "timeout", 3*time.Hour, "most that one kernel may take")
 	flag.Parse()
 	return o
 }
@@ -85,25 +87,38 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// As many at a time as there are CPUs: a guest keeps one busy.
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var out sync.Mutex
+	told := make([]string, len(kernels))
+	failed := make([]error, len(kernels))
+	var group sync.WaitGroup
+	for i, k := range kernels {
+		free <- struct{}{}
+		group.Go(func() {
+			say := &labeled{label: k.series() + " | ", out: os.Stdout, mu: &out}
+			told[i], failed[i] = test(ctx, m, k, jobs, filepath.Join(tmp, "initrd-"+k.suite), o.limit, say)
+			<-free
+		})
+	}
+	group.Wait()
 	var found table
-	var failed []error
-	for _, k := range kernels {
-		facts, err := test(ctx, m, k, jobs, filepath.Join(tmp, "initrd"), o.limit, os.Stdout)
-		if err == nil {
-			err = found.add(k, facts)
+	for i, k := range kernels {
+		if failed[i] == nil {
+			failed[i] = found.add(k, told[i])
 		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("on Linux %s (Debian %s): %w", k.name, k.suite, err))
+		if failed[i] != nil {
+			failed[i] = fmt.Errorf("on Linux %s (Debian %s): %w", k.name, k.suite, failed[i])
 		}
 	}
-	if len(failed) == 0 && o.table != "" {
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	if o.table != "" {
 		return found.write(o.table)
 	}
-	return errors.Join(failed...)
+	return nil
 }
-
-// bootTries is how often a guest is started that does not come up.
-const bootTries = 3
 
 // test runs jobs on a kernel.
 func test(ctx context.Context, m machine, k kernel, jobs []job, initrd string, limit time.Duration, out io.Writer) (facts string, err error) {
@@ -114,17 +129,27 @@ func test(ctx context.Context, m machine, k kernel, jobs []job, initrd string, l
 	fmt.Fprintf(out, "##### Linux %s, of Debian %s\n", k.name, k.suite)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// An emulated CPU may run into an instruction that another one is patching
-	// (an int3 while the kernel boots). Nothing of ours has run then.
-	for range bootTries {
-		if facts, err = m.boot(ctx, k, initrd, out); !errors.Is(err, errNotBegun) {
-			break
-		}
-	}
+	facts, err = m.boot(ctx, k, initrd, out)
 	verdict := "ok"
 	if err != nil {
 		verdict = "FAIL"
 	}
 	fmt.Fprintf(out, "##### Linux %s: %s in %v\n", k.name, verdict, time.Since(begin).Round(time.Second))
 	return facts, err
+}
+
+// labeled says from whom the lines are that several write. Each Write is a line.
+type labeled struct {
+	label string
+	out   io.Writer
+	mu    *sync.Mutex
+}
+
+func (l *labeled) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err := io.WriteString(l.out, l.label); err != nil {
+		return 0, err
+	}
+	return l.out.Write(line)
 }
