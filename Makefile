@@ -107,20 +107,20 @@ verify: ## Check that generated files are what their sources make, in any direct
 verifier: ## Print what each BPF program costs the kernel's verifier, and compare (root)
 	HEADGATE_REQUIRE_ROOT=1 $(GO) test -count 1 -v -run TestVerifierCost ./pkg/loader
 
+# One part at a time: make bench-overload BENCHFLAGS='-only nginx'; or -short.
+BENCHFLAGS ?=
+
 .PHONY: bench
 bench: bench-cost ## Measure what headgate costs, and what a step of each algorithm takes (root)
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./pkg/...
 
 .PHONY: bench-cost
 bench-cost: ## Measure what headgate costs beside nft and HAProxy, in toggled pairs (root)
-	$(GO) run ./bench/cost
+	$(GO) run ./bench/cost $(BENCHFLAGS)
 
 .PHONY: bench-flashsale
 bench-flashsale: ## A sale begins and the database stalls: what is left, with six gates? (root)
-	$(GO) run ./bench/flashsale
-
-# One part at a time: make bench-overload BENCHFLAGS='-only nginx'; or -short.
-BENCHFLAGS ?=
+	$(GO) run ./bench/flashsale $(BENCHFLAGS)
 
 .PHONY: bench-overload
 bench-overload: ## Overload nginx, PostgreSQL and redis, with several limiters in front, in 10 minutes (root)

@@ -68,6 +68,11 @@ type Point struct {
 	Pool *load.PoolUse `json:"pool,omitempty"` // where connections are kept
 }
 
+// pooled says whether connections are kept.
+func (s Server) pooled() bool {
+	return len(s.Limiters) > 0 && len(s.Limiters[0].Points) > 0 && s.Limiters[0].Points[0].Pool != nil
+}
+
 // limiter returns the results of that name, nil for none.
 func (s Server) limiter(name string) *Limiter {
 	i := slices.IndexFunc(s.Limiters, func(l Limiter) bool { return l.Name == name })

@@ -73,6 +73,20 @@ func (s Server) markdown(b *strings.Builder) {
 		})
 	}
 	b.WriteByte('\n')
+	if s.pooled() {
+		row("gave up without an answer, of all", func(f float64) string { return fmt.Sprintf("%gx", f) })
+		fmt.Fprintf(b, "|---|%s\n", strings.Repeat("---|", len(factors)))
+		for _, l := range s.Limiters {
+			row(l.Name, func(f float64) string {
+				p, _ := l.at(f)
+				if p.Arrived == 0 {
+					return ""
+				}
+				return fmt.Sprintf("%.0f %%", 100*float64(p.TimedOut)/float64(p.Arrived))
+			})
+		}
+		b.WriteByte('\n')
+	}
 	fmt.Fprintf(b, "| settled after a step from 0.5x to 1.4x, s | median | each |\n|---|---|---|\n")
 	for _, l := range s.Limiters {
 		if len(l.Settling) == 0 {
