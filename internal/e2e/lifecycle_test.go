@@ -361,9 +361,10 @@ func testCapabilities(t *testing.T, program string) {
 	to := netip.AddrPortFrom(srv.Addr4, port)
 	dial(t, cli, to)
 	k.await(t, 1)
+	// By its path: see unprivileged.
 	cmd := srv.Command(t.Context(), program, "run", "-p", "8080")
 	inShell(cmd, `mount -t bpf -o mode=1777 bpf /sys/fs/bpf &&
-		exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps="$0" --ambient-caps="$0" --bounding-set="-all,$0" "$@"`,
+		exec /usr/bin/setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps="$0" --ambient-caps="$0" --bounding-set="-all,$0" "$@"`,
 		"+bpf,+net_admin,+perfmon")
 	p := startProcess(t, program, cmd, srv)
 	p.await(t)
