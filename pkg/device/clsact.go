@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -44,6 +45,23 @@ func newClsact(prog *ebpf.Program, id ebpf.ProgramID, tag string, p pins) (*clsa
 
 // used says whether there may be filters of ours.
 func (c *clsact) used() bool { return len(c.past) > 0 }
+
+// on returns which of these devices have a filter of ours.
+func (c *clsact) on(devices []Device) (indexes []int, err error) {
+	if !c.used() {
+		return nil, nil
+	}
+	for _, d := range devices {
+		filters, err := filtersOf(d.Index, netlink.HANDLE_MIN_INGRESS)
+		if err != nil && classify(err) != gone {
+			return nil, err
+		}
+		if slices.ContainsFunc(filters, c.ours) {
+			indexes = append(indexes, d.Index)
+		}
+	}
+	return indexes, nil
+}
 
 func (c *clsact) ours(f filter) bool {
 	return f.kind == "bpf" && f.chain == 0 && (c.past[f.id] || c.tag != "" && f.tag == c.tag && f.name == filterName)

@@ -159,8 +159,8 @@ func (a *Attacher) attached() []Attachment {
 	return all
 }
 
-// Kept returns the indexes of the devices for which something is noted, by this
-// attacher or an earlier one.
+// Kept returns the indexes of the devices that a program of ours is on, or
+// something is noted for, by this attacher or an earlier one.
 func (a *Attacher) Kept() (indexes []int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -53,9 +53,11 @@ func TestForeignFiltersUntouched(t *testing.T) {
 					b.output("tc", "chain", "show", "dev", "v0", "ingress")
 			}
 			before := show()
+			var on []Attachment
 			for range 2 { // the second time ours are there already
 				a := b.attacher(0, Options{ForceLegacy: true})
 				b.must(a.Sync())
+				on = a.Attached()
 				if got := b.programs("v0"); !slices.Equal(got, test.order) {
 					t.Errorf("on the device: %q, want %q", got, test.order)
 				}
@@ -72,7 +74,13 @@ func TestForeignFiltersUntouched(t *testing.T) {
 					t.Errorf("Shadowed() = %v", shadows)
 				}
 			}
-			b.must(b.attacher(1, Options{ForceLegacy: true}).Detach())
+			next := b.attacher(1, Options{ForceLegacy: true})
+			kept, err := next.Kept()
+			b.must(err)
+			if len(kept) != len(on) {
+				t.Errorf("Kept() = %v, and it is on %v", kept, on)
+			}
+			b.must(next.Detach())
 			if after := show(); after != before {
 				t.Errorf("before:\n%s\nafter:\n%s", before, after)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -33,7 +34,8 @@ type kernel interface {
 	// and detaches from it where it went to.
 	forget(index int) error
 
-	// kept returns the indexes of the devices that something is kept for.
+	// kept returns the indexes of the devices that something of ours is on or
+	// kept for.
 	kept() ([]int, error)
 
 	// settle is told that no program but the current one is attached.
@@ -117,7 +119,18 @@ func (h *host) kept() ([]int, error) {
 		return nil, err
 	}
 	qdiscs, err := h.pins.list(qdiscPin)
-	return append(links, qdiscs...), err
+	if err != nil {
+		return nil, err
+	}
+	// In a clsact of others nothing is noted but the program.
+	listed, err := h.devices()
+	if err != nil {
+		return nil, err
+	}
+	filters, err := h.clsact.on(listed)
+	all := slices.Concat(links, qdiscs, filters)
+	slices.Sort(all)
+	return slices.Compact(all), err
 }
 
 func (h *host) settle() error {
