@@ -42,6 +42,7 @@ var suites = []suite{
 			// A guest has no such programs.
 			"TestRequestLimitOfPostgres", "TestRequestLimitOfRedis", "TestRequestLimitOfServers",
 			"TestRequestsAreCountedOnce/TLS_1.2_of_nginx", "TestRequestsAreCountedOnce/TLS_1.3_of_nginx",
+			"TestUpgradeUnderLoad", // builds another one
 			// They are about what the agent is told and tells, on any kernel the same.
 			"TestChangesAreTold", "TestControl", "TestDoctorOfKilledAgent", "TestExplain", "TestInput",
 			"TestKeysOfTheLimit", "TestLogIsNotRead", "TestPageUnderLoad", "TestPodAnnotations",
