@@ -48,9 +48,6 @@ func (c *clsact) used() bool { return len(c.past) > 0 }
 
 // on returns which of these devices have a filter of ours.
 func (c *clsact) on(devices []Device) (indexes []int, err error) {
-	if !c.used() {
-		return nil, nil
-	}
 	for _, d := range devices {
 		filters, err := filtersOf(d.Index, netlink.HANDLE_MIN_INGRESS)
 		if err != nil && classify(err) != gone {

@@ -114,13 +114,9 @@ func (h *host) forget(index int) error {
 }
 
 func (h *host) kept() ([]int, error) {
-	links, err := h.pins.list(linkPin)
-	if err != nil {
-		return nil, err
-	}
-	qdiscs, err := h.pins.list(qdiscPin)
-	if err != nil {
-		return nil, err
+	all, err := h.noted()
+	if err != nil || !h.clsact.used() {
+		return all, err
 	}
 	// In a clsact of others nothing is noted but the program.
 	listed, err := h.devices()
@@ -128,9 +124,19 @@ func (h *host) kept() ([]int, error) {
 		return nil, err
 	}
 	filters, err := h.clsact.on(listed)
-	all := slices.Concat(links, qdiscs, filters)
+	all = append(all, filters...)
 	slices.Sort(all)
 	return slices.Compact(all), err
+}
+
+// noted returns the indexes of the devices that something is noted for.
+func (h *host) noted() ([]int, error) {
+	links, err := h.pins.list(linkPin)
+	if err != nil {
+		return nil, err
+	}
+	qdiscs, err := h.pins.list(qdiscPin)
+	return append(links, qdiscs...), err
 }
 
 func (h *host) settle() error {
@@ -142,12 +148,12 @@ func (h *host) settle() error {
 }
 
 func (h *host) clear() error {
-	kept, err := h.kept()
+	noted, err := h.noted()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, index := range kept {
+	for _, index := range noted {
 		errs = append(errs, h.forget(index))
 	}
 	return errors.Join(append(errs, h.clsact.release(0))...)
