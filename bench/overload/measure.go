@@ -62,8 +62,11 @@ func (s *stage) target(l limiter) netip.AddrPort {
 	return netip.AddrPortFrom(s.srv.Addr4, port)
 }
 
-// begin connects, from the network namespace of the clients, and logs in.
+// begin connects, from the network namespace of the clients, and logs in. Until
+// another deadline is set all on the connection has to be over within patience.
 func (s *stage) begin(ctx context.Context, to netip.AddrPort, sub subject) (c *load.Session, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	err = s.cli.Do(func() error {
 		c, err = load.Dial(ctx, netip.Addr{}, to, sub.login...)
 		return err
@@ -73,8 +76,6 @@ func (s *stage) begin(ctx context.Context, to netip.AddrPort, sub subject) (c *l
 
 // visit is one request on a connection of its own.
 func (s *stage) visit(ctx context.Context, sub subject) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	c, err := s.begin(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub)
 	if err != nil {
 		return err
@@ -95,9 +96,7 @@ func (s *stage) closed(ctx context.Context, sub subject, clients int, d time.Dur
 			failure := func() error {
 				ask := ask
 				if sub.pool > 0 {
-					within, cancel := context.WithTimeout(ctx, patience)
-					defer cancel()
-					c, err := s.begin(within, netip.AddrPortFrom(s.srv.Addr4, port), sub)
+					c, err := s.begin(ctx, netip.AddrPortFrom(s.srv.Addr4, port), sub)
 					if err != nil {
 						return err
 					}

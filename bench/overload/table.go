@@ -61,20 +61,8 @@ func (s Server) markdown(b *strings.Builder) {
 		})
 	}
 	b.WriteByte('\n')
-	row("turned away, of all", func(f float64) string { return fmt.Sprintf("%gx", f) })
-	fmt.Fprintf(b, "|---|%s\n", strings.Repeat("---|", len(factors)))
-	for _, l := range s.Limiters {
-		row(l.Name, func(f float64) string {
-			p, _ := l.at(f)
-			if p.Arrived == 0 {
-				return ""
-			}
-			return fmt.Sprintf("%.0f %%", 100*float64(p.Refused+p.Reset+p.Failed)/float64(p.Arrived))
-		})
-	}
-	b.WriteByte('\n')
-	if s.pooled() {
-		row("gave up without an answer, of all", func(f float64) string { return fmt.Sprintf("%gx", f) })
+	share := func(what string, of func(Point) uint64) {
+		row(what+", of all", func(f float64) string { return fmt.Sprintf("%gx", f) })
 		fmt.Fprintf(b, "|---|%s\n", strings.Repeat("---|", len(factors)))
 		for _, l := range s.Limiters {
 			row(l.Name, func(f float64) string {
@@ -82,10 +70,14 @@ func (s Server) markdown(b *strings.Builder) {
 				if p.Arrived == 0 {
 					return ""
 				}
-				return fmt.Sprintf("%.0f %%", 100*float64(p.TimedOut)/float64(p.Arrived))
+				return fmt.Sprintf("%.0f %%", 100*float64(of(p))/float64(p.Arrived))
 			})
 		}
 		b.WriteByte('\n')
+	}
+	share("turned away", func(p Point) uint64 { return p.Refused + p.Reset + p.Failed })
+	if s.pooled() {
+		share("gave up without an answer", func(p Point) uint64 { return p.TimedOut })
 	}
 	fmt.Fprintf(b, "| settled after a step from 0.5x to 1.4x, s | median | each |\n|---|---|---|\n")
 	for _, l := range s.Limiters {
