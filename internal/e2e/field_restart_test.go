@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
@@ -188,18 +189,18 @@ func attachedPrograms(t *testing.T, ours map[ebpf.MapID]bool) map[string]int {
 	return found
 }
 
-// filters lists the programs that are attached to devices of labs under clsact,
-// which knows no links.
+// filters lists the programs that are attached to devices of this process's labs
+// under clsact, which knows no links.
 func filters(t *testing.T) (ids []ebpf.ProgramID) {
 	t.Helper()
-	hosts, err := filepath.Glob("/run/netns/" + lab.Prefix + "*")
+	hosts, err := filepath.Glob(fmt.Sprintf("/run/netns/%s%d-*", lab.Prefix, os.Getpid()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range hosts {
 		ns, err := netns.GetFromPath(path)
 		if err != nil {
-			continue // of another lab, and just gone
+			continue // just gone
 		}
 		nl, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 		if err = errors.Join(err, ns.Close()); err != nil {

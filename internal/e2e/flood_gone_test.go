@@ -13,7 +13,7 @@ import (
 // their server has restarted: they take no slot for that, and are not refused.
 func TestFloodTrimsWhoIsGone(t *testing.T) {
 	const strangers = 3 * floodLimit
-	r, to := newFarFloodRig(t, 100*time.Millisecond)
+	r, to, _ := newFarFloodRig(t, 100*time.Millisecond)
 	t.Cleanup(func() { _, _ = loader.Cleanup(stateDir()) })
 	listen := func() net.Listener {
 		ln, err := r.srv.Listen("tcp", ":8080")

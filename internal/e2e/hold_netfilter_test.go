@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"headgate/pkg/events"
 )
 
 const addChain = "add table inet other; add chain inet other in { type filter hook prerouting priority -300; }"
@@ -88,6 +90,10 @@ func TestRuleRemoved(t *testing.T) {
 			await(t, "the rule is back", func() (any, bool) {
 				rules := output(t, srv, "nft", "list", "ruleset")
 				return rules, strings.Contains(rules, "waits in queue")
+			})
+			await(t, "it is told", func() (any, bool) {
+				told, _ := refusals(t, a, events.HookTrouble)
+				return told, len(told) == 1 && told[0].Hook == "netfilter" && strings.Contains(told[0].Message, "somebody removed headgate's rule")
 			})
 			c.close()
 			k.closeAll()

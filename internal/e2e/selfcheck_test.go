@@ -26,10 +26,12 @@ import (
 // strangers loads a program of somebody else, that returns a verdict whatever comes.
 func strangers(t *testing.T, name string, typ ebpf.ProgramType, at ebpf.AttachType, verdict int32) (*ebpf.Program, uint32) {
 	t.Helper()
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: typ, AttachType: at, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()},
-	})
+	return strangersOwn(t, name, typ, at, asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()})
+}
+
+func strangersOwn(t *testing.T, name string, typ ebpf.ProgramType, at ebpf.AttachType, does asm.Instructions) (*ebpf.Program, uint32) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: typ, AttachType: at, License: "GPL", Instructions: does})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,31 +101,74 @@ func TestForeignTCXAtTheHead(t *testing.T) {
 }
 
 // Somebody's program beside ours at the lookup is reported. As long as it
-// chooses no socket, what ours refuses is refused.
+// chooses no socket, what ours refuses is refused. Whom it gives a socket comes in,
+// and is counted.
 func TestForeignLookup(t *testing.T) {
 	const pass = 1 // SK_PASS
 	srv, cli, to := hosts(t)
-	keep(t, srv, "tcp", ":8080")
+	ln := listenRaw(t, srv, 64, func(int) error { return nil }) // plain TCP, which a map of sockets takes
+	k := keepOn(t, ln)
 	a := protect(t, srv, 0)
 	ns, err := scope.OpenNetns(srv.NetNS)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	p, id := strangers(t, "steering", ebpf.SkLookup, ebpf.AttachSkLookup, pass)
-	l, err := link.AttachNetNs(ns.Fd(), p)
+	beside := func(name string, does asm.Instructions, refused bool) {
+		t.Helper()
+		p, id := strangersOwn(t, name, ebpf.SkLookup, ebpf.AttachSkLookup, does)
+		l, err := link.AttachNetNs(ns.Fd(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		awaitShadows(t, a, "sk_lookup", status.Shadow{Hook: "sk_lookup", At: "netns:" + srv.NetNS, ID: id, Name: name})
+		if got := knock(t, cli, to); got != refused {
+			t.Errorf("beside %s, at a limit of 0: refused %v, want %v", name, got, refused)
+		}
+	}
+	beside("passing", asm.Instructions{asm.Mov.Imm(asm.R0, pass), asm.Return()}, true)
+	awaitShadows(t, a, "sk_lookup")
+
+	sockets, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.SockMap, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	awaitShadows(t, a, "sk_lookup", status.Shadow{Hook: "sk_lookup", At: "netns:" + srv.NetNS, ID: id, Name: "steering"})
+	defer sockets.Close()
+	raw, err := ln.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(raw.Control(func(fd uintptr) { err = sockets.Put(uint32(0), uint64(fd)) }), err); err != nil {
+		t.Fatal(err)
+	}
+	beside("steering", asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+		asm.LoadMapPtr(asm.R1, sockets.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnSkAssign.Call(),
+		asm.Mov.Reg(asm.R1, asm.R7),
+		asm.FnSkRelease.Call(),
+		asm.Mov.Imm(asm.R0, pass).WithSymbol("out"),
+		asm.Return(),
+	}, false)
+	k.await(t, 1)
+	awaitShadows(t, a, "sk_lookup")
+	if n := matches(t, a, srv); n != 1 {
+		t.Errorf("%d in flight, want the one that was let in", n)
+	}
 	if !knock(t, cli, to) {
 		t.Error("admitted at a limit of 0")
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	awaitShadows(t, a, "sk_lookup")
+	k.empty(t, a)
 }
 
 // What somebody took off its hook, replaced or unpinned comes back.
