@@ -167,19 +167,22 @@ func attachedPrograms(t *testing.T, ours map[ebpf.MapID]bool) map[string]int {
 	t.Helper()
 	programs := programsWith(t, ours)
 	found := make(map[string]int)
-	it := new(link.Iterator)
-	defer it.Close()
-	for it.Next() {
-		info, err := it.Link.Info()
-		if err != nil {
+	for it := new(link.Iterator); ; it = (&link.Iterator{ID: it.ID}) {
+		for it.Next() {
+			info, err := it.Link.Info()
+			if err != nil {
+				t.Fatalf("list links: %v", err)
+			}
+			if name, ok := programs[info.Program]; ok {
+				found[name]++
+			}
+		}
+		it.Close()
+		if err := it.Err(); err == nil {
+			break
+		} else if !errors.Is(err, unix.EAGAIN) { // the next one is only just being made
 			t.Fatalf("list links: %v", err)
 		}
-		if name, ok := programs[info.Program]; ok {
-			found[name]++
-		}
-	}
-	if err := it.Err(); err != nil {
-		t.Fatalf("list links: %v", err)
 	}
 	for _, id := range filters(t) {
 		if name, ok := programs[id]; ok {

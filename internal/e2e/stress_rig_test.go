@@ -37,6 +37,7 @@ type comers struct {
 	out    atomic.Int64
 	flood  atomic.Int64 // until when one may be ended, since begun
 	still  sync.RWMutex // held by each client for as long as it is there
+	rested atomic.Int64 // how long nobody came, ns
 	done   chan struct{}
 	group  sync.WaitGroup
 	ending sync.Once
@@ -100,17 +101,31 @@ func (c *comers) mayEnd(d time.Duration) { c.flood.Store(int64(time.Since(c.begu
 func (c *comers) atRest(look func()) {
 	c.still.Lock()
 	defer c.still.Unlock()
+	begin := time.Now()
 	look()
+	c.rested.Add(int64(time.Since(begin)))
 }
 
-// stop returns how many connected, and how many a second.
+// stop returns how many connected, and how many a second while they might.
 func (c *comers) stop() (n int, perSecond float64) {
 	c.ending.Do(func() {
 		close(c.done)
 		c.group.Wait()
 	})
 	n = int(c.made.Load())
-	return n, float64(n) / time.Since(c.begun).Seconds()
+	return n, float64(n) / (time.Since(c.begun) - time.Duration(c.rested.Load())).Seconds()
+}
+
+// isLoad fails the test where fewer came, a second, than there have to be.
+func isLoad(t *testing.T, perSecond float64) {
+	t.Helper()
+	least := 0.75 * comersRate
+	if lab.Slow() {
+		least = 0.25 * comersRate
+	}
+	if perSecond < least {
+		t.Errorf("%.0f connections a second are no load", perSecond)
+	}
 }
 
 // gatewatch knocks at a gate that lets nobody in, all the time.
