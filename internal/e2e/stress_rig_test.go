@@ -16,7 +16,8 @@ import (
 	"headgate/pkg/status"
 )
 
-// openAndClosed is a port that lets everybody in, and one that lets nobody.
+// openAndClosed is a port that lets everybody in, and one that lets nobody. A third,
+// where nobody comes, takes programs on devices.
 const openAndClosed = `
 rules:
   - name: open
@@ -26,6 +27,10 @@ rules:
     port: 8081
     limit: {algorithm: fixed, initial: 0}
     force: true
+  - name: held
+    port: 8082
+    limit: {algorithm: fixed, initial: 1}
+    hold: {max_wait: 1s}
 `
 
 // comers are clients that connect and end, by FIN and by RST, at a rate.

@@ -75,12 +75,12 @@ func TestKilledUnderLoad(t *testing.T) {
 		p.counts(t, b.comers, b.srv, stayers)
 		p.signal(t, syscall.SIGKILL)
 		_ = p.cmd.Wait()
-		if got := attachedPrograms(t, ours); !maps.Equal(got, whole) {
-			t.Errorf("attached after a kill: %v, want %v", got, whole)
+		if got := attachedPrograms(t, ours); !maps.Equal(got, wholeHold) {
+			t.Errorf("attached after a kill: %v, want %v", got, wholeHold)
 		}
 		p = runAgent(t, program, b.srv, openAndClosed, flags...)
-		if got := attachedPrograms(t, ours); !maps.Equal(got, whole) {
-			t.Errorf("attached by the next agent: %v, want %v", got, whole)
+		if got := attachedPrograms(t, ours); !maps.Equal(got, wholeHold) {
+			t.Errorf("attached by the next agent: %v, want %v", got, wholeHold)
 		}
 		p.counts(t, b.comers, b.srv, stayers)
 	}
@@ -117,8 +117,8 @@ func TestHungUnderLoad(t *testing.T) {
 	if gap := b.gatewatch.gapSince(); gap > 0 {
 		t.Errorf("the closed gate was open for %v after the agent went on", gap)
 	}
-	if got := attachedPrograms(t, ours); !maps.Equal(got, whole) {
-		t.Errorf("attached: %v, want %v", got, whole)
+	if got := attachedPrograms(t, ours); !maps.Equal(got, wholeHold) {
+		t.Errorf("attached: %v, want %v", got, wholeHold)
 	}
 	b.end(t, p)
 }
@@ -162,8 +162,8 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			t.Errorf("%s: maps %v, before %v", step.name, now, ours)
 		}
 		ours = now
-		if got := attachedPrograms(t, ours); !maps.Equal(got, whole) {
-			t.Errorf("%s: attached %v, want %v", step.name, got, whole)
+		if got := attachedPrograms(t, ours); !maps.Equal(got, wholeHold) {
+			t.Errorf("%s: attached %v, want %v", step.name, got, wholeHold)
 		}
 	}
 	b.end(t, p)
