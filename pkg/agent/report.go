@@ -66,7 +66,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 		LeaseAge:         now - a.renewed,
 		Recounts:         a.recounts.total,
 		ProgramsAttached: make(map[string]int),
-		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0, "wakes": 0, "source_counts": 0},
+		MapFull:          map[string]uint64{"pendings": 0, "conns": 0, "holds": 0, "wakes": 0, "source_counts": 0, "queue": 0},
 		ReloadFailed:     a.reloads.err != nil,
 		Loaded:           a.reloads.good,
 	}
@@ -100,6 +100,7 @@ func (a *Agent) Snapshot() metrics.Snapshot {
 	for _, scope := range a.scopes {
 		if h := scope.holding; h != nil {
 			s.ProgramsAttached[hookIngress] += len(h.devices.Attached())
+			s.MapFull["queue"] += h.holder.Stats().Missed
 			if s.Handover == nil {
 				s.Handover = new(metrics.Histogram)
 			}

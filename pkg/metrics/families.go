@@ -187,7 +187,7 @@ var families = []family{
 	},
 	{
 		name: "headgate_map_full_total", kind: counter, label: "map",
-		help:    "Entries that a full map in the kernel had no room for.",
+		help:    "Entries that a full map, or queue, in the kernel had no room for.",
 		ofAgent: func(s *Snapshot, emit func(float64, string)) { each(s.MapFull, emit) },
 	},
 	{

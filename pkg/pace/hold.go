@@ -98,16 +98,17 @@ type Holder struct {
 	ports   map[uint16]uint32
 	targets map[uint32]*HeldStats
 	stats   HolderStats
+	queued  uint64        // packets that the kernel had for the queue: the last number, beyond its 32 bits
 	freed   time.Duration // when the slot was that is given away now; 0: not
 	closing bool
 	failure error   // of the reader: nothing is held any more
 	trouble trouble // last seen
 }
 
-// HolderStats counts what belongs to no target. What the kernel dropped because
-// the queue was full or was not read fast enough, it counts itself.
+// HolderStats counts what belongs to no target.
 type HolderStats struct {
 	Packets uint64 // read from the queue
+	Missed  uint64 // dropped by the kernel, since the queue was not read fast enough
 	Passed  uint64 // of these, not held: no such target, or let in meanwhile
 	Stale   uint64 // of these, dropped: SYNs that nobody waits for any more
 	Lost    uint64 // verdicts on packets that the kernel had dropped meanwhile
@@ -262,7 +263,9 @@ func (h *Holder) Wake(target uint32, freed time.Duration) {
 func (h *Holder) Stats() HolderStats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.stats
+	s := h.stats
+	s.Missed = max(h.queued, s.Packets) - s.Packets
+	return s
 }
 
 // TargetStats returns what was held for a target since the beginning.
@@ -322,6 +325,8 @@ func (h *Holder) receive(a nfqueue.Attribute) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Packets++
+	// The kernel numbers packets before it hands them over, or cannot.
+	h.queued += uint64(max(0, int32(*a.PacketID-uint32(h.queued))))
 	p := Packet{ID: *a.PacketID}
 	if a.Mark != nil {
 		p.Mark = *a.Mark

@@ -231,6 +231,42 @@ func TestForeignHookIsRemoved(t *testing.T) {
 	}
 }
 
+// What is not read in time the kernel drops, and the holder says how much that was.
+func TestPacketsThatAreNotRead(t *testing.T) {
+	gate := newFakeGate(0)
+	gate.forgets = true
+	r := newRig(t, markSYNs, gate, Policy{})
+	flood := func(n int) {
+		t.Helper()
+		if err := r.flood(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kernel := func() netfilter.Queue {
+		t.Helper()
+		q, err := netfilter.Queues(r.ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q[testNFQ]
+	}
+	flood(10)
+	r.await("they are read", func() bool { return r.holder.Stats().Packets == 10 })
+	if err := r.holder.nfq.Con.SetReadBuffer(32 << 10); err != nil {
+		t.Fatal(err)
+	}
+	r.holder.mu.Lock() // as one that does not get to run
+	flood(1000)
+	r.await("all that was not read is dropped", func() bool { return kernel().Missed > 500 })
+	r.holder.mu.Unlock()
+	r.await("what is left is read", func() bool { return kernel().Held == 0 })
+	flood(1)
+	r.await("the next shows what was missed", func() bool {
+		s := r.holder.Stats()
+		return s.Missed == kernel().Missed && s.Packets+s.Missed == 1011
+	})
+}
+
 func TestRuleIsNotRebuiltWhileAnythingIsHeld(t *testing.T) {
 	r := newRig(t, markSYNs, newFakeGate(0), Policy{})
 	r.listen("tcp4", nil)
