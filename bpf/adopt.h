@@ -159,6 +159,15 @@ static __always_inline void conn_exempt(struct tcp_sock *tp)
 	bpf_sk_storage_delete(&conns, tp);
 }
 
+/*
+ * Whether a connection goes out from the port: its application has bound the socket
+ * to it, which the kernel says of no socket that a listener has made.
+ */
+static __always_inline bool goes_out(struct sock *s)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED(s, sk_userlocks) & SOCK_BINDPORT_LOCK;
+}
+
 static __always_inline void conn_adopt(struct tcp_sock *tp)
 {
 	struct sock *s = (struct sock *)tp;
@@ -188,9 +197,10 @@ static __always_inline void conn_adopt(struct tcp_sock *tp)
 		conn_exempt(tp);
 		return;
 	}
-	c = bpf_sk_storage_get(&conns, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	c = bpf_sk_storage_get(&conns, tp, 0, goes_out(s) ? 0 : BPF_SK_STORAGE_GET_F_CREATE);
 	if (!c) {
-		COUNT(target, conn_full);
+		if (!goes_out(s))
+			COUNT(target, conn_full);
 		return;
 	}
 	if (c->opened) {

@@ -24,6 +24,9 @@
 /* Not in the headers of Debian 12; uapi since Linux 6.12. */
 #define SETSOCKOPT_CB_FLAGS 1008
 
+/* From the kernel's net/sock.h: in sk_userlocks, the application has named the port. */
+#define SOCK_BINDPORT_LOCK 8
+
 /*
  * Verdicts on a device. TCX and clsact agree on these two numbers; TCX came
  * with Linux 6.6.
@@ -60,6 +63,7 @@ struct sock {
 	struct sock_common __sk_common;
 	struct socket *sk_socket;
 	unsigned int sk_kern_sock : 1;
+	unsigned char sk_userlocks;
 } CORE;
 
 struct socket {

@@ -2,14 +2,18 @@ package e2e
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"headgate/pkg/agent"
 	"headgate/pkg/config"
@@ -149,6 +153,48 @@ func TestRecountAfterBlindness(t *testing.T) {
 				t.Errorf("corrected, with nothing wrong: %+v", got)
 			}
 		})
+	}
+}
+
+// What a server connects to from the port that it listens on is nothing that came
+// in: neither who begins nor a recount counts it.
+func TestRecountOfOutgoing(t *testing.T) {
+	srv, cli, to := hosts(t)
+	keep(t, cli, "tcp", ":9000")
+	out := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		control := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		})
+		return errors.Join(control, err)
+	}}
+	connectOut := func(from, to netip.Addr) {
+		t.Helper()
+		out.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, port))
+		err := srv.Do(func() error {
+			c, err := out.DialContext(t.Context(), "tcp", netip.AddrPortFrom(to, 9000).String())
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	connectOut(srv.Addr4, cli.Addr4)
+	connectOut(srv.Addr6, cli.Addr6)
+	keep(t, srv, "tcp", ":8080")
+	dial(t, cli, to)
+	if n := connections(t, srv, port); n != 3 {
+		t.Fatalf("%d connections, want 3", n)
+	}
+	a := protect(t, srv, 10)
+	for range 2 {
+		awaitInFlight(t, a, 1)
+		if got := recount(t, a); got != (status.Recount{}) {
+			t.Errorf("corrected, with nothing wrong: %+v", got)
+		}
 	}
 }
 

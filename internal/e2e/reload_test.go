@@ -100,6 +100,9 @@ func TestReload(t *testing.T) {
 		awaitTarget(t, a, name, "all are counted", func(st status.Target) bool {
 			return st.InFlight == want && st.AdmittedTotal == uint64(want)
 		})
+		if ago := targetOf(t, a, name).Recount.SecondsAgo; ago < 0 || ago > patience.Seconds() {
+			t.Errorf("%s was counted %v seconds ago", name, ago)
+		}
 	}
 	if got := a.Status().Targets[0].Rule; got != "far" {
 		t.Errorf("the first target is %s, not that of the first rule", got)

@@ -149,6 +149,7 @@ func (a *Agent) addTargets(d *difference, lease time.Duration) error {
 		if a.running() || !a.gate.Follows() || o.MaxWaiting > 0 && !(known && a.gate.Holds(id)) {
 			o.Enforce = false
 		}
+		t.recounted.at = now // its connections are counted
 		t.replace(d.removed)
 		if err := a.setSources(t); err != nil {
 			return err
