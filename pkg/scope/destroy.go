@@ -19,7 +19,8 @@ const sockDestroy = 21
 
 // noDevice is no device's index. A socket that is bound to none is found by any, and
 // by this one the programs know that no packet has come (NOT_A_PACKET in bpf/syn.h):
-// in place of a connection that is gone the kernel looks for its listener.
+// in place of a connection that is gone the kernel looks for its listener. Not 0, which
+// the kernel's test runs of a program have for any packet.
 const noDevice = ^uint32(0)
 
 // Connection is a TCP connection as its server's host sees it.
