@@ -61,14 +61,14 @@ func check(ctx context.Context, s *stage, r Report) (err error) {
 		}
 		defer func() { err = errors.Join(err, lower()) }()
 		// What is adaptive finds its limit first, as in the whole measurement.
-		if _, _, err := s.offer(ctx, l, sub, checkedLoad*capacity, time.Second, service); err != nil {
+		if _, err := s.offer(ctx, l, sub, checkedLoad*capacity, time.Second, service); err != nil {
 			return 0, 0, err
 		}
 		if err := s.calm(ctx, sub, 3*service); err != nil {
 			return 0, 0, err
 		}
-		sum, _, err := s.offer(ctx, l, sub, checkedLoad*capacity, full.point, service)
-		return sum.Goodput(), sum.P99Seconds / service.Seconds(), err
+		p, err := s.offer(ctx, l, sub, checkedLoad*capacity, full.point, service)
+		return p.Goodput(), p.P99Seconds / service.Seconds(), err
 	}
 	var goodputs, waits []float64
 	var best float64

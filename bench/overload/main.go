@@ -199,18 +199,15 @@ func (s *stage) limited(ctx context.Context, l limiter, sub subject, h *holder, 
 	}
 	defer func() { err = errors.Join(err, lower()) }()
 	// What is adaptive has seen an ordinary moment before.
-	if _, _, err := s.offer(ctx, l, sub, 0.5*out.Capacity, s.plan.calm, seconds(out.ServiceSeconds)); err != nil {
+	if _, err := s.offer(ctx, l, sub, 0.5*out.Capacity, s.plan.calm, seconds(out.ServiceSeconds)); err != nil {
 		return r, err
 	}
 	for _, factor := range s.plan.factors {
-		sum, use, err := s.offer(ctx, l, sub, factor*out.Capacity, s.plan.point, seconds(out.ServiceSeconds))
+		p, err := s.offer(ctx, l, sub, factor*out.Capacity, s.plan.point, seconds(out.ServiceSeconds))
 		if err != nil {
 			return r, fmt.Errorf("at %g times the capacity: %w", factor, err)
 		}
-		p := Point{Factor: factor, Summary: sum}
-		if sub.pool > 0 {
-			p.Pool = &use
-		}
+		p.Factor = factor
 		r.Points = append(r.Points, p)
 		if l.Name == noLimiter && sub.restarts {
 			err = errors.Join(h.stop(), h.have(ctx, false))

@@ -173,15 +173,17 @@ func (s *stage) calm(ctx context.Context, sub subject, within time.Duration) err
 	return fmt.Errorf("the server does not come to rest: %w", last)
 }
 
-// send offers a load from outside, and returns what the clients got.
-func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals, service time.Duration) (rec *load.Recorder, use load.PoolUse, err error) {
+// send offers a load from outside, and returns what the clients got, and what their
+// pool has done if they have one.
+func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.Arrivals, service time.Duration) (rec *load.Recorder, use *load.PoolUse, err error) {
 	rec = new(load.Recorder)
 	if sub.pool > 0 {
 		p := load.Pool{
 			Open: func(ctx context.Context) (*load.Session, error) { return s.begin(ctx, s.target(l), sub) },
 			Max:  sub.pool, Pause: pause, Acquire: acquire * service, Timeout: patience,
 		}
-		use, err = p.Run(ctx, arrivals, []load.Turn{sub.ask}, rec.Record)
+		use = new(load.PoolUse)
+		*use, err = p.Run(ctx, arrivals, []load.Turn{sub.ask}, rec.Record)
 	} else {
 		err = s.cli.Do(func() error {
 			return load.Run(ctx, load.Config{
@@ -200,13 +202,16 @@ func (s *stage) send(ctx context.Context, l limiter, sub subject, arrivals load.
 }
 
 // offer measures one load, after a moment of it that is not looked at.
-func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64, d, service time.Duration) (load.Summary, load.PoolUse, error) {
+func (s *stage) offer(ctx context.Context, l limiter, sub subject, rate float64, d, service time.Duration) (Point, error) {
 	lead := min(s.plan.lead, d)
 	rec, use, err := s.send(ctx, l, sub, load.Poisson(uint64(rate), load.Step{Rate: rate, For: lead + d}), service)
 	if err != nil {
-		return load.Summary{}, use, err
+		return Point{}, err
 	}
-	return rec.Summarize(lead, lead+d, goodWithin*service), use, nil
+	return Point{
+		Summary: rec.Summarize(lead, lead+d, goodWithin*service),
+		Pool:    use,
+	}, nil
 }
 
 // search looks for the static limit with the most goodput at once and five times
@@ -228,11 +233,11 @@ func (s *stage) search(ctx context.Context, sub subject, out *Server) error {
 			factor float64
 			all    *[]float64
 		}{{1, &out.Search[at].At1}, {5, &out.Search[at].At5}} {
-			sum, _, err := s.offer(ctx, static, sub, load.factor*out.Capacity, s.plan.candidate, seconds(out.ServiceSeconds))
+			p, err := s.offer(ctx, static, sub, load.factor*out.Capacity, s.plan.candidate, seconds(out.ServiceSeconds))
 			if err != nil {
 				return err
 			}
-			*load.all = append(*load.all, sum.Goodput())
+			*load.all = append(*load.all, p.Goodput())
 		}
 		return nil
 	}
