@@ -119,7 +119,7 @@ func FollowEvents(ctx context.Context, addr string, follow bool, f func(events.E
 		case errors.Is(err, io.EOF) && !follow:
 			return nil
 		case errors.Is(err, io.EOF):
-			return fmt.Errorf("ask %s for %s: the agent has ended", place, what)
+			return fmt.Errorf("ask %s for %s: the agent has ended, or %d others have begun to follow them", place, what, maxStreams)
 		default:
 			return fmt.Errorf("ask %s for %s: %w", place, what, err)
 		}
