@@ -218,7 +218,7 @@ func testAdoption(t *testing.T, program string) {
 
 // testAdoptionUnderChurn starts agents while connections come and go.
 func testAdoptionUnderChurn(t *testing.T, program string) {
-	const kept, starts = 100, 3
+	const kept, starts = 200, 3
 	srv, cli, to := hosts(t)
 	serveUntilEOF(t, srv)
 	var stay []net.Conn
