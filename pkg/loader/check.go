@@ -101,7 +101,7 @@ func (g *Gate) pin(name string, l link.Link) error {
 // this process.
 func (g *Gate) repairPins() (what string, err error) {
 	if g.state.hidden() {
-		return "the state directory is hidden", fmt.Errorf("another file system is mounted over %s; unmount it, or the next agent finds nothing and counts anew", g.state.path)
+		return "the state directory is hidden", fmt.Errorf("another file system is mounted over %s, or its own was unmounted; undo that, or the next agent finds nothing and counts anew", g.state.path)
 	}
 	missing := 0
 	for name, m := range g.maps {

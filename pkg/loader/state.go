@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -52,12 +53,31 @@ type stateDir struct {
 	lock *os.File
 }
 
+// Who only asks whether there is an agent holds the lock for that moment, and who
+// ends removes the directory: a start tries so often, and so long after each time.
+const (
+	lockTries = 5
+	lockRetry = 20 * time.Millisecond
+)
+
 // openState makes the directory where it is missing and locks it. The lock
 // ends with the process, however that ends.
 func openState(path string) (*stateDir, error) {
 	if err := CheckState(path); err != nil {
 		return nil, err
 	}
+	for tries := 1; ; tries++ {
+		s, err := lockState(path)
+		if tries == lockTries || !errors.Is(err, ErrInUse) && !errors.Is(err, fs.ErrNotExist) {
+			return s, err
+		}
+		time.Sleep(lockRetry)
+	}
+}
+
+// lockState is one try of [openState]; fs.ErrNotExist when somebody removed the
+// directory meanwhile.
+func lockState(path string) (_ *stateDir, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, noState(path, err)
 	}
@@ -65,12 +85,23 @@ func openState(path string) (*stateDir, error) {
 	if err != nil {
 		return nil, noState(path, err)
 	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, inUse(f, path)
 		}
 		return nil, fmt.Errorf("lock state directory %s: %w", path, err)
+	}
+	var locked unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &locked); err != nil {
+		return nil, noState(path, err)
+	}
+	if inodeOf(path) != locked.Ino {
+		return nil, noState(path, fs.ErrNotExist)
 	}
 	return &stateDir{path: path, lock: f}, nil
 }

@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"headgate/internal/lab"
 )
@@ -70,6 +72,58 @@ func TestStateInUse(t *testing.T) {
 		t.Error(err)
 	}
 	mustNotExist(t, dir)
+}
+
+// Whoever begins while another ends has the state directory that is there, or hears
+// that it is in use.
+func TestStateIsTakenInTurn(t *testing.T) {
+	dir := stateOf(t)
+	taken := make([]int, 4)
+	var all sync.WaitGroup
+	for i := range taken {
+		all.Go(func() {
+			for range 500 {
+				s, err := openState(dir)
+				if errors.Is(err, ErrInUse) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("begin: %v", err)
+					return
+				}
+				taken[i]++
+				if err := errors.Join(s.mark(), s.unmark(), s.close()); err != nil {
+					t.Errorf("use the directory: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("taken %v times", taken)
+}
+
+// Who only asks whether there is an agent, and so has the lock for a moment, keeps
+// none from beginning.
+func TestStateIsAskedAfter(t *testing.T) {
+	dir := stateOf(t)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	asks, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(asks.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(lockRetry, func() { asks.Close() })
+	s, err := openState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.unmark(), s.close()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestStateIsAdopted(t *testing.T) {
