@@ -20,6 +20,7 @@ import (
 	"headgate/pkg/loader"
 	"headgate/pkg/privilege"
 	"headgate/pkg/scope"
+	"headgate/pkg/status"
 )
 
 func newCheckCmd() *cobra.Command {
@@ -87,7 +88,7 @@ func check(cfg *config.Config, out io.Writer) error {
 	if able[loader.CanService] {
 		for _, at := range places {
 			for _, path := range slices.Sorted(maps.Keys(at.cgroups)) {
-				p.hook("cgroup "+path, "cgroup_skb", "time requests: port "+list(at.cgroups[path]))
+				p.hook("cgroup "+status.Printable(path), "cgroup_skb", "time requests: port "+list(at.cgroups[path]))
 			}
 		}
 	}

@@ -3,7 +3,10 @@ package config
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -65,7 +68,8 @@ type Pods struct {
 func (s Scope) Found() bool { return s.Cgroup != "" || s.Pods.Given }
 
 // String returns how status and metrics show it: host, netns:NAME, cgroup:PATH or
-// pod:NAMESPACE/NAME; and what is looked for, pods:NAMESPACE{LABELS}.
+// pod:NAMESPACE/NAME; and what is looked for, pods:NAMESPACE{LABELS}. No two scopes
+// are shown alike.
 func (s Scope) String() string {
 	switch {
 	case s.Pod != "":
@@ -77,11 +81,22 @@ func (s Scope) String() string {
 		}
 		return text
 	case s.Cgroup != "":
-		return "cgroup:" + s.Cgroup
+		return "cgroup:" + readable(s.Cgroup)
 	case s.Netns != "":
 		return "netns:" + s.Netns
 	}
 	return "host"
+}
+
+// readable quotes the path of a cgroup that has something in it that a terminal would
+// act on, or that is no text: whoever has a cgroup of his own names those below it.
+func readable(path string) string {
+	plain := utf8.ValidString(path) && !strings.HasPrefix(path, `"`) &&
+		!strings.ContainsFunc(path, func(c rune) bool { return !unicode.IsPrint(c) })
+	if plain {
+		return path
+	}
+	return strconv.Quote(path)
 }
 
 // What Kubernetes allows: RFC 1123 labels, and qualified names.
