@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,11 +73,11 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 	}
 	server, err := api.Listen(cfg)
 	if err != nil {
-		return errors.Join(loader.InUse(cfg.State), err)
+		return beside(cfg.State, err)
 	}
 	socket, err := listenSocket(cfg, log)
 	if err != nil {
-		return errors.Join(loader.InUse(cfg.State), err, server.Close())
+		return errors.Join(beside(cfg.State, err), server.Close())
 	}
 	a, err := agent.Start(cfg, version, log)
 	if err != nil {
@@ -130,6 +131,28 @@ func protect(ctx context.Context, s *settings, keep bool, log *slog.Logger) (err
 			_ = reloading.Reload(control.Reload{})
 		}
 	}
+}
+
+// An agent that begins has its state directory a moment after its address, at the
+// latest after so many looks so far apart.
+const (
+	besideLooks = 10
+	besideEvery = 50 * time.Millisecond
+)
+
+// beside adds to err, that an agent cannot have its address or socket, which agent
+// is there, if one is.
+func beside(state string, err error) error {
+	for range besideLooks {
+		if there := loader.InUse(state); there != nil {
+			return errors.Join(there, err)
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, api.ErrSocketInUse) {
+			break
+		}
+		time.Sleep(besideEvery)
+	}
+	return err
 }
 
 // reloader is an agent that reads its configuration as it did at the start.
