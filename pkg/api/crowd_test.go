@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"headgate/pkg/events"
 )
 
@@ -63,7 +65,7 @@ func TestNobodyIsKeptOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			addr := serve(t, fakeAgent{events: events.NewBus(10, time.Now)}, "")
 			var others []net.Conn
-			for range maxConnections {
+			for range places() {
 				c, err := net.Dial("tcp", addr)
 				if err != nil {
 					t.Fatal(err)
@@ -85,7 +87,7 @@ func TestNobodyIsKeptOut(t *testing.T) {
 					}
 				}
 			}
-			if text == "" && (!closed(t, others[0]) || closed(t, others[maxConnections-1])) {
+			if text == "" && (!closed(t, others[0]) || closed(t, others[places()-1])) {
 				t.Error("it is not those that came first who had to go")
 			}
 		})
@@ -168,5 +170,26 @@ func TestWhoHasToGo(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Who asks leaves the agent the files that it needs.
+func TestPlacesAreFiles(t *testing.T) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	}()
+	for files, want := range map[uint64]int{4: 1, 128: 16, 1024: 128} {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+		if got := places(); got != want {
+			t.Errorf("%d places of %d files, want %d", got, files, want)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/sys/unix"
 
 	"headgate/pkg/config"
 	"headgate/pkg/history"
@@ -21,6 +22,7 @@ import (
 // is bounded. A scrape takes milliseconds.
 const (
 	maxConnections    = 256
+	shareOfFiles      = 8  // one in so many that this process may have open is a connection at most
 	maxStreamsOfHTTP2 = 16 // at once, on a connection
 	maxHeaderBytes    = 16 << 10
 	readHeaderTimeout = 5 * time.Second
@@ -56,7 +58,7 @@ func Listen(cfg *config.Config) (*Server, error) {
 	if err != nil {
 		return nil, listenError(cfg.Listen, err)
 	}
-	listener := newCrowd(l.(*net.TCPListener), maxConnections)
+	listener := newCrowd(l.(*net.TCPListener), places())
 	return &Server{
 		listener:  listener,
 		webConfig: cfg.WebConfig,
@@ -71,6 +73,16 @@ func Listen(cfg *config.Config) (*Server, error) {
 			HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreamsOfHTTP2},
 		},
 	}, nil
+}
+
+// places is how many connections there may be: the agent itself needs files, too, to
+// look after what is in the kernel.
+func places() int {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return maxConnections // a seccomp profile forbids to ask
+	}
+	return int(max(min(files.Cur/shareOfFiles, maxConnections), 1))
 }
 
 // listenError says what can be done about an address that cannot be had.
