@@ -116,3 +116,33 @@ func TestRuleRemoved(t *testing.T) {
 		})
 	}
 }
+
+// Who waits when the agent takes itself out comes in at once, and who arrives at that
+// moment: nobody has to send anything again.
+func TestNothingIsLostByTakingOut(t *testing.T) {
+	const times, clients, resent = 5, 400, time.Second
+	srv, cli, to := hosts(t)
+	k := keep(t, srv, "tcp", ":8080")
+	for range times {
+		a := startHolding(t, srv, holding(1, time.Minute))
+		first := newCrowd(t, cli, to, 10)
+		awaitUnits(t, 1, 9)
+		removed := make(chan error, 1)
+		go func() { removed <- a.Remove() }()
+		c := newCrowd(t, cli, to, clients)
+		if err := <-removed; err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*crowd{first, c} {
+			c.wait(t, patience)
+			if len(c.admitted) == 0 || c.refused+len(c.connecting)+len(c.failed) > 0 {
+				t.Fatalf("%v, want all connected", c)
+			}
+			if last := quantile(c.admitted, 1); last > resent {
+				t.Errorf("of %v the last came in after %v", c, last)
+			}
+			c.close()
+		}
+		k.closeAll()
+	}
+}

@@ -452,7 +452,11 @@ func (a *Agent) Remove() error {
 		return err
 	}
 	a.setEnded()
-	err := a.end((*holding).remove)
+	err := a.end(func(h *holding) error {
+		// Or who comes in between is refused, where before there was a place to wait.
+		a.gate.Open()
+		return h.remove()
+	})
 	return errors.Join(err, a.gate.Remove(), a.closeScopes())
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -192,12 +193,26 @@ func (h *holding) undo() error {
 	}
 	if h.madeDevices {
 		errs = append(errs, h.devices.Detach())
+		h.drain()
 	}
 	errs = append(errs, h.close())
 	if h.madeRule {
 		errs = append(errs, netfilter.Remove(h.rule.Netns))
 	}
 	return errors.Join(errs...)
+}
+
+// drain lets everything go that waits. Nothing comes any more: but for a moment the
+// kernel's queue is empty then. What it has when it goes with its rule is lost, which
+// the kernel may warn of (nf_reinject, seen on Linux 6.1).
+func (h *holding) drain() {
+	const most = 100 * time.Millisecond
+	h.holder.LetGo()
+	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if queues, err := netfilter.Queues(h.rule.Netns); err != nil || queues[holdQueue].Held == 0 {
+			return
+		}
+	}
 }
 
 // policy says how the units of a target wait.

@@ -255,6 +255,13 @@ func (g *Gate) Write(ids []uint32, orders []Order, lease time.Duration) error {
 	return nil
 }
 
+// Open opens the gates, as when the lease runs out, until the next [Gate.Write].
+func (g *Gate) Open() {
+	for _, id := range g.ids {
+		g.confs.elements[id].Lease = 0
+	}
+}
+
 // conf is the order as the programs read it.
 func (o *Order) conf() headgateTargetConf {
 	conf := headgateTargetConf{

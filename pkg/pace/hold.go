@@ -292,13 +292,17 @@ func (h *Holder) Err() error {
 // more than once.
 func (h *Holder) Close() error { return h.close() }
 
-func (h *Holder) end() error {
+// LetGo lets everything go that is held, and whatever comes from now on.
+func (h *Holder) LetGo() {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.closing = true
 	h.queue.Clear()
 	h.act()
-	h.mu.Unlock()
+}
 
+func (h *Holder) end() error {
+	h.LetGo()
 	h.stop()
 	err := errors.Join(h.timer.close(), h.nfq.Close())
 	h.wait.Wait()
