@@ -121,18 +121,6 @@ func (c *comers) stop() (n int, perSecond float64) {
 	return n, float64(n) / (time.Since(c.begun) - time.Duration(c.rested.Load())).Seconds()
 }
 
-// isLoad fails the test where fewer came, a second, than there have to be.
-func isLoad(t *testing.T, perSecond float64) {
-	t.Helper()
-	least := 0.5 * comersRate
-	if lab.Slow() {
-		least = 0.25 * comersRate
-	}
-	if perSecond < least {
-		t.Errorf("%.0f connections a second are no load", perSecond)
-	}
-}
-
 // gatewatch knocks at a gate that lets nobody in, all the time.
 type gatewatch struct {
 	knocks atomic.Int64

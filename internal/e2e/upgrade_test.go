@@ -56,7 +56,13 @@ func (b *besieged) end(t *testing.T, p *agentProcess) {
 	t.Logf("%d connections, %.0f a second; %d knocks at the closed gate", n, rate, b.gatewatch.knocks.Load())
 	exact(t, b.srv)
 	p.counts(t, b.comers, b.srv, stayers)
-	isLoad(t, rate)
+	least := comersRate / 2.0
+	if lab.Slow() {
+		least = comersRate / 4
+	}
+	if rate < least {
+		t.Errorf("%.0f connections a second are no load", rate)
+	}
 }
 
 // An agent that is killed under load, again and again: one program at each hook,

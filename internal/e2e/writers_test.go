@@ -21,7 +21,7 @@ func TestEightWriters(t *testing.T) {
 	for range 5 {
 		dial(t, cli, to)
 	}
-	c := comeAndGoIf(t, cli, to, 4, comersRate, true)
+	c := comeAndGoIf(t, cli, to, 32, comersRate, true) // each of whom the writers make wait
 	var group sync.WaitGroup
 	var changes atomic.Int64
 	end := time.Now().Add(10 * time.Second)
@@ -52,7 +52,8 @@ func TestEightWriters(t *testing.T) {
 	refused := c.out.Load()
 	came := rate * float64(n+int(refused)) / float64(n)
 	t.Logf("%d changes; %d connections, and %d refused, %.0f a second", changes.Load(), n, refused, came)
-	if isLoad(t, came); refused == 0 || changes.Load() < 100 {
+	// The writers take what they can of the CPUs, too.
+	if came < comersRate/4 || refused == 0 || changes.Load() < 100 {
 		t.Error("that is no test")
 	}
 	exact(t, srv)
