@@ -309,6 +309,8 @@ rules:
 	"too large":       {"# " + strings.Repeat("x", 1<<20), Input{}, []string{" is larger than 1048576 bytes"}},
 	"ssh": {"rules: [{port: 8080}, {port: 22}, {port: 22, name: in-x, scope: {netns: x}}]", Input{SSHPorts: []uint16{22}}, []string{
 		"1:30: rules[1].port: port 22 is that of your ssh session, which the rule could lock out; set force: true if that is meant"}},
+	"ssh in the host's namespace by its path": {"rules: [{port: 22, scope: {netns: /proc/self/ns/net}}]", Input{SSHPorts: []uint16{22}}, []string{
+		"1:16: rules[0].port: port 22 is that of your ssh session, which the rule could lock out; set force: true if that is meant"}},
 	"own port": {"listen: :9000\nrules: [{port: 9000}]", Input{}, []string{
 		"2:16: rules[0].port: port 9000 is the agent's own (/etc/headgate.yaml:1:9), whose scrapes the rule could refuse; set force: true if that is meant"}},
 	"-p": {"rules: [{port: 8080}]", Input{Ports: []string{"8080", "70000", "http", "22"}, SSHPorts: []uint16{22}}, []string{

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -66,6 +68,24 @@ type Pods struct {
 // Found says whether what the scope names comes and goes, and has to be looked
 // for.
 func (s Scope) Found() bool { return s.Cgroup != "" || s.Pods.Given }
+
+// mayBeHost says whether its ports may be those of the host: so may a unit's, and so
+// are those of the host's own namespace by a name or a path.
+func (s Scope) mayBeHost() bool {
+	if s.Netns == "" {
+		return !s.Pods.Given
+	}
+	name := s.Netns
+	if !filepath.IsAbs(name) {
+		name = filepath.Join("/run/netns", name)
+	}
+	there, err := os.Stat(name)
+	if err != nil {
+		return false
+	}
+	own, err := os.Stat("/proc/thread-self/ns/net")
+	return err == nil && os.SameFile(there, own)
+}
 
 // String returns how status and metrics show it: host, netns:NAME, cgroup:PATH or
 // pod:NAMESPACE/NAME; and what is looked for, pods:NAMESPACE{LABELS}. No two scopes

@@ -57,7 +57,7 @@ func (d *decoder) validate(c *Config, sshPorts []uint16) {
 		}
 		for j, port := range r.Ports {
 			switch {
-			case r.Force || r.Scope.Netns != "" || r.Scope.Pods.Given: // a unit may be of the host
+			case r.Force || !r.Scope.mayBeHost():
 			case slices.Contains(sshPorts, port):
 				d.failf(o.ports[j], "port %d is that of your ssh session, which the rule could lock out; set force: true if that is meant", port)
 			case port == listen:
