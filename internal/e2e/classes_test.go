@@ -145,7 +145,7 @@ func TestClassesUnderLoad(t *testing.T) {
 				st := target(a)
 				return st, lastPeak(t) <= 5
 			})
-			if got, most := mostlyInFlight(t, a, watched/2); most > 5 || got["others"] < 5 {
+			if got, most := mostlyInFlight(t, a, watched); most > 5 || got["others"] < 5 {
 				t.Errorf("without the classes: %v, at most %d; want 5 of the others", got, most)
 			}
 		})
