@@ -1,8 +1,6 @@
 package config
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"headgate/pkg/cgroup"
+	"headgate/pkg/scope"
 )
 
 // Scope is where the ports of a rule are. The zero value is the network namespace
@@ -75,16 +74,7 @@ func (s Scope) mayBeHost() bool {
 	if s.Netns == "" {
 		return !s.Pods.Given
 	}
-	name := s.Netns
-	if !filepath.IsAbs(name) {
-		name = filepath.Join("/run/netns", name)
-	}
-	there, err := os.Stat(name)
-	if err != nil {
-		return false
-	}
-	own, err := os.Stat("/proc/thread-self/ns/net")
-	return err == nil && os.SameFile(there, own)
+	return scope.IsOwn(s.Netns)
 }
 
 // String returns how status and metrics show it: host, netns:NAME, cgroup:PATH or

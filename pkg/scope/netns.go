@@ -67,6 +67,16 @@ func Exists(name string) bool {
 	return err == nil
 }
 
+// IsOwn says whether a name stands for the namespace that this process is in.
+func IsOwn(name string) bool {
+	there, err := os.Stat(netnsPath(name))
+	if err != nil {
+		return false
+	}
+	here, err := os.Stat(netnsPath(""))
+	return err == nil && os.SameFile(here, there)
+}
+
 // Is says whether a name stands for this very namespace.
 func (ns *Netns) Is(name string) bool {
 	if name == "" {
